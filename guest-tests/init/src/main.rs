@@ -1,0 +1,2 @@
+//! PID 1 of the test guest.
+fn main() {}

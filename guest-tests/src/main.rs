@@ -1,0 +1,2 @@
+//! The guest launcher.
+fn main() {}

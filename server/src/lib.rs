@@ -1,0 +1,2 @@
+//! An AWS Neuron accelerator served to QEMU over vfio-user.
+pub mod vfio;

@@ -1,0 +1,2 @@
+//! `neuron-vfio-user`: see `--help`.
+fn main() {}

@@ -1,3 +1,5 @@
 //! The hardware contract of an AWS Neuron PCI function, as both halves must agree on it.
 #![no_std]
 #![forbid(unsafe_code)]
+
+pub mod ring;

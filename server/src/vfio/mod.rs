@@ -5,6 +5,6 @@
 mod function;
 
 pub use function::{
-    DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction, Progress, Protection,
-    Region, RegionMmap, SparseArea,
+    DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction,
+    Progress, Protection, Region, RegionMmap, SparseArea,
 };

@@ -1,0 +1,3 @@
+//! What is said about the device, one way: nothing here influences it.
+pub mod render;
+pub mod report;

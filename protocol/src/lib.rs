@@ -2,4 +2,5 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod ioctl;
 pub mod ring;

@@ -42,7 +42,8 @@ structs! {
         connected_devices: [u32; 8],
         /// Always zero; padding.
         pad_: u32,
-        /// Out: bus addresses of the register and the memory BAR.
+        /// Out: bases to add offsets to in [`BarRw::address`]: the register window and the unused second one. Kernel
+        /// addresses in the real driver (2.25.4.0 `neuron_cdev.c`), so opaque.
         bar_address: [u64; 2],
         /// Out: their sizes, bytes.
         bar_size: [u64; 2],
@@ -68,11 +69,13 @@ structs! {
     }
     /// Argument of [`BAR_READ`] and [`BAR_WRITE`].
     BarRw = "bar_rw" {
-        /// In: BAR number; 0 is the register window.
+        /// In: 0, the register window whatever PCI BAR it is; the real driver refuses 4.
         bar: u32,
         /// Always zero; padding.
         pad_0: u32,
-        /// In: user pointer to `count` 64-bit byte offsets in the BAR.
+        /// In: user pointer to `count` 64-bit addresses, each [`DeviceInfo::bar_address`]`[0]` plus the offset in the
+        /// register window. The real driver dereferences what it is given (2.25.4.0 `neuron_cdev.c`): a bare offset
+        /// crashes the guest.
         address: u64,
         /// In or out: user pointer to `count` 32-bit values.
         data: u64,
@@ -170,7 +173,7 @@ ioctls! {
     DEVICE_INIT = 0x8008_4e04, Read, 4, p8, Unused, DeviceInit;
     /// Deprecated; returns 0.
     DEVICE_RELEASE = 0x4e05, None, 5, none, Unused;
-    /// Reads registers. `-ENOMEM` for arrays too large; offsets beyond the BAR are the caller's risk up to 2.25.4.0.
+    /// Reads registers. `-ENOMEM` for arrays too large; an address outside the window is the caller's risk.
     BAR_READ = 0x8008_4e0b, Read, 11, p8, InPointers, BarRw;
     /// Writes registers. Needs an attached process (`-EACCES`); `-EINVAL` for a queue's drbp, crbp and `drtp_inc`,
     /// both directions, and for the mailbox's doorbells (seed §3, facts §5.1).

@@ -2,5 +2,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod ioctl;
+pub mod mailbox;
+pub mod marker;
 pub mod ring;

@@ -1,0 +1,607 @@
+//! The firmware mailbox: requests the driver makes of the card's firmware (contract §4, facts §5).
+//!
+//! Two transports carry the same request header. The *legacy* one keeps request and response in
+//! two buffers of host memory whose addresses the driver writes into registers; the *register* one
+//! (API version 7 and later) keeps them in the register window itself. This module only knows
+//! bytes and words; who reads them from where is the caller's business.
+
+use core::num::NonZeroU8;
+
+use crc::{CRC_32_ISCSI, Crc, Table};
+use thiserror::Error;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian};
+
+/// Length of the two host buffers of the legacy transport, in bytes: `FW_IO_MAX_SIZE`
+/// (contract §3; a request's 16-bit size cannot exceed it either).
+pub const BUFFER_SIZE: usize = 0xffff;
+
+/// Length of the data window of the register transport, in bytes (contract §4, MR+0x100).
+pub const DATA_WINDOW_SIZE: usize = 128;
+
+/// Most registers one [`Command::Read`] asks for: `FW_IO_MAX_READLESS_READ_REGISTER_COUNT`.
+pub const MAX_READ_REGISTERS: usize = 100;
+
+/// Bytes of a request header, both transports (contract §4.1).
+pub const REQUEST_HEADER_SIZE: usize = size_of::<RequestHeader>();
+
+/// Bytes of a legacy response header, and of its part of the register one up to 2.25.4.0
+/// (contract §4.1). Later drivers count 8 bytes, with a CRC they never read (facts §5.3).
+pub const RESPONSE_HEADER_SIZE: usize = size_of::<ResponseHeader>();
+
+const CRC32C: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
+
+/// What the firmware is asked to do (facts §5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Read registers: payload of u64 device addresses, answered with one u32 each.
+    Read,
+    /// Post a blob of metrics to the cloud's monitoring.
+    PostToCw,
+    /// Choose a power profile (API version 7).
+    SetPowerProfile,
+    /// Get a data item by type (API version 7).
+    GetData,
+    /// Switch a feature (API version 7).
+    SetFeature,
+}
+
+impl Command {
+    /// All commands, by number.
+    pub const ALL: [Self; 5] = [
+        Self::Read,
+        Self::PostToCw,
+        Self::SetPowerProfile,
+        Self::GetData,
+        Self::SetFeature,
+    ];
+
+    /// The number in the header.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Read => 1,
+            Self::PostToCw => 2,
+            Self::SetPowerProfile => 3,
+            Self::GetData => 4,
+            Self::SetFeature => 5,
+        }
+    }
+
+    /// The command with this number. An unknown one is answered [`Status::UnknownCommand`].
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|command| command.number() == number)
+    }
+}
+
+/// Outcome byte of a response (contract §4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// 0: done.
+    Ok,
+    /// 1: failed; the driver tries again.
+    Failed,
+    /// 2: no such command; the driver does not try again.
+    UnknownCommand,
+    /// Any other value; the driver tries again.
+    Other(u8),
+}
+
+impl From<u8> for Status {
+    fn from(byte: u8) -> Self {
+        match byte {
+            0 => Self::Ok,
+            1 => Self::Failed,
+            2 => Self::UnknownCommand,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<Status> for u8 {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Ok => 0,
+            Status::Failed => 1,
+            Status::UnknownCommand => 2,
+            Status::Other(other) => other,
+        }
+    }
+}
+
+/// Number that ties a response to its request: 1..=255, never 0, new for every try
+/// (contract §4.1). The driver clears the response's to 0 before it triggers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sequence(NonZeroU8);
+
+impl Sequence {
+    /// The first number a driver uses.
+    pub const FIRST: Self = Self(NonZeroU8::MIN);
+
+    /// `None` for 0, which no request carries.
+    pub fn new(number: u8) -> Option<Self> {
+        NonZeroU8::new(number).map(Self)
+    }
+
+    /// The byte in the header.
+    pub const fn get(self) -> u8 {
+        self.0.get()
+    }
+
+    /// Number of the next try: 255 is followed by 1.
+    #[must_use]
+    pub fn next(self) -> Self {
+        self.0.checked_add(1).map_or(Self::FIRST, Self)
+    }
+}
+
+/// Features that the API version register (MR+0) switches on in the driver (facts §5.1).
+pub mod api_version {
+    /// Power readings are sampled.
+    pub const POWER: u32 = 3;
+    /// ECC counters are decoded.
+    pub const ECC: u32 = 6;
+    /// The register transport is used.
+    pub const REGISTER_MAILBOX: u32 = 7;
+}
+
+/// How long and how often a driver tries one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Time per try, in microseconds.
+    pub timeout: u64,
+    /// Tries, each with a new sequence number.
+    pub tries: u32,
+}
+
+impl Patience {
+    const fn seconds(seconds: u64, tries: u32) -> Self {
+        Self {
+            timeout: seconds * 1_000_000,
+            tries,
+        }
+    }
+
+    /// Legacy transport up to 2.24: 15 tries of 1 s, any command (contract §4.1).
+    pub const LEGACY_2_24: Self = Self::seconds(1, 15);
+
+    /// Legacy transport of 2.25 and later: 30 tries of 1 s, any command (contract §4.1).
+    pub const LEGACY_2_25: Self = Self::seconds(1, 30);
+
+    /// Register transport of 2.25: commands it has no row for get the legacy figure
+    /// (2.25.4.0 `fw_io_cmd_timeout_tbl`).
+    pub const fn register_2_25(command: Command) -> Self {
+        match command {
+            Command::Read | Command::PostToCw => Self::seconds(1, 15),
+            Command::SetPowerProfile => Self::seconds(60, 3),
+            Command::GetData | Command::SetFeature => Self::LEGACY_2_25,
+        }
+    }
+
+    /// Register transport of 2.27 (facts §5.3).
+    pub const fn register_2_27(command: Command) -> Self {
+        match command {
+            Command::Read | Command::PostToCw => Self::seconds(1, 15),
+            Command::SetPowerProfile => Self::seconds(90, 3),
+            Command::GetData => Self::seconds(10, 3),
+            Command::SetFeature => Self::seconds(60, 3),
+        }
+    }
+}
+
+/// Time between two looks at a response, in microseconds: `msleep(1)` (contract §4.1).
+pub const POLL_INTERVAL: u64 = 1_000;
+
+/// Header of a request, 8 bytes, both transports.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct RequestHeader {
+    /// [`Sequence`]; 0 in no request.
+    pub sequence: u8,
+    /// [`Command`] number.
+    pub command: u8,
+    /// Bytes of header and payload.
+    pub size: little_endian::U16,
+    /// CRC-32C of header and payload, computed with this field 0.
+    pub crc: little_endian::U32,
+}
+
+impl RequestHeader {
+    /// Header for `payload`. `None` if header and payload exceed the 16-bit size.
+    pub fn for_payload(sequence: Sequence, command: Command, payload: &[u8]) -> Option<Self> {
+        let size = u16::try_from(REQUEST_HEADER_SIZE.checked_add(payload.len())?).ok()?;
+        let mut header = Self {
+            sequence: sequence.get(),
+            command: command.number(),
+            size: size.into(),
+            crc: 0.into(),
+        };
+        header.crc = header.checksum(payload).into();
+        Some(header)
+    }
+
+    /// CRC-32C (polynomial 0x1edc6f41 reflected, initial value and final xor all ones) over this
+    /// header with its CRC field 0, then `payload` (contract §4.1).
+    pub fn checksum(&self, payload: &[u8]) -> u32 {
+        let mut digest = CRC32C.digest();
+        digest.update(
+            Self {
+                crc: 0.into(),
+                ..*self
+            }
+            .as_bytes(),
+        );
+        digest.update(payload);
+        digest.finalize()
+    }
+
+    /// The two words of the register transport: MR+0x1f0 and MR+0x1f4 (contract §4.2).
+    pub fn to_words(self) -> [u32; 2] {
+        let [b0, b1] = self.size.get().to_le_bytes();
+        [
+            u32::from_le_bytes([self.sequence, self.command, b0, b1]),
+            self.crc.get(),
+        ]
+    }
+
+    /// The reverse of [`to_words`](Self::to_words).
+    pub fn from_words(words: [u32; 2]) -> Self {
+        let [sequence, command, s0, s1] = words[0].to_le_bytes();
+        Self {
+            sequence,
+            command,
+            size: u16::from_le_bytes([s0, s1]).into(),
+            crc: words[1].into(),
+        }
+    }
+}
+
+/// Header of a response, 4 bytes.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct ResponseHeader {
+    /// Sequence number of the request. Written last: the driver polls it.
+    pub sequence: u8,
+    /// [`Status`].
+    pub status: u8,
+    /// Bytes of header and payload.
+    pub size: little_endian::U16,
+}
+
+impl ResponseHeader {
+    /// The word of the register transport, read back from MR+0x1f0 (contract §4.2).
+    pub fn to_word(self) -> u32 {
+        let [s0, s1] = self.size.get().to_le_bytes();
+        u32::from_le_bytes([self.sequence, self.status, s0, s1])
+    }
+
+    /// The reverse of [`to_word`](Self::to_word).
+    pub fn from_word(word: u32) -> Self {
+        let [sequence, status, s0, s1] = word.to_le_bytes();
+        Self {
+            sequence,
+            status,
+            size: u16::from_le_bytes([s0, s1]).into(),
+        }
+    }
+}
+
+/// Why bytes are no request or no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MailboxError {
+    /// Shorter than a header.
+    #[error("{0} bytes are shorter than a mailbox header")]
+    Truncated(usize),
+    /// The size field is less than a header or more than what is there.
+    #[error("mailbox size field {size}: must be {header}..={available}")]
+    Size {
+        /// Value of the field.
+        size: u16,
+        /// Least it can be.
+        header: usize,
+        /// Bytes that are there.
+        available: usize,
+    },
+    /// The CRC-32C over the request differs from the header's.
+    #[error("mailbox request CRC is {found:#010x}, its header says {stated:#010x}")]
+    Crc {
+        /// Value of the field.
+        stated: u32,
+        /// Value computed.
+        found: u32,
+    },
+    /// A request with sequence number 0, which the driver uses for "no response yet".
+    #[error("mailbox request with sequence number 0")]
+    Sequence,
+    /// Header and payload do not fit in the buffer or in the 16-bit size.
+    #[error("a mailbox message of {size} bytes does not fit in {available}")]
+    TooLarge {
+        /// Bytes of header and payload.
+        size: usize,
+        /// Most there can be.
+        available: usize,
+    },
+}
+
+/// A well-formed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// To be copied into the response.
+    pub sequence: Sequence,
+    /// Number of the command, known or not; see [`Command::from_number`].
+    pub command: u8,
+    /// What follows the header.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request from `bytes`, which may be longer than it (the whole host buffer).
+    ///
+    /// # Errors
+    /// [`MailboxError`]; such a request is not answered, for its sequence number cannot be trusted.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, MailboxError> {
+        let (header, rest) = RequestHeader::read_from_prefix(bytes)
+            .map_err(|_| MailboxError::Truncated(bytes.len()))?;
+        Self::from_parts(header, rest)
+    }
+
+    /// Joins a header, wherever it was read from, with the start of `data`.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn from_parts(header: RequestHeader, data: &'a [u8]) -> Result<Self, MailboxError> {
+        let size = header.size.get();
+        let payload = usize::from(size)
+            .checked_sub(REQUEST_HEADER_SIZE)
+            .and_then(|length| data.get(..length))
+            .ok_or(MailboxError::Size {
+                size,
+                header: REQUEST_HEADER_SIZE,
+                available: REQUEST_HEADER_SIZE.saturating_add(data.len()),
+            })?;
+        let (stated, found) = (header.crc.get(), header.checksum(payload));
+        if stated != found {
+            return Err(MailboxError::Crc { stated, found });
+        }
+        let sequence = Sequence::new(header.sequence).ok_or(MailboxError::Sequence)?;
+        Ok(Self {
+            sequence,
+            command: header.command,
+            payload,
+        })
+    }
+
+    /// Device addresses a [`Command::Read`] asks for, in order. A partial last one is left out.
+    pub fn read_addresses(&self) -> impl Iterator<Item = u64> + use<'a> {
+        self.payload
+            .chunks_exact(8)
+            .filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes))
+    }
+}
+
+/// Writes a request into `buffer` and gives its length.
+///
+/// # Errors
+/// [`MailboxError::TooLarge`].
+pub fn build_request(
+    buffer: &mut [u8],
+    sequence: Sequence,
+    command: Command,
+    payload: &[u8],
+) -> Result<usize, MailboxError> {
+    let size = REQUEST_HEADER_SIZE.saturating_add(payload.len());
+    let too_large = MailboxError::TooLarge {
+        size,
+        available: buffer.len().min(BUFFER_SIZE),
+    };
+    let header = RequestHeader::for_payload(sequence, command, payload).ok_or(too_large)?;
+    let target = buffer.get_mut(..size).ok_or(too_large)?;
+    let (head, data) = target.split_at_mut(REQUEST_HEADER_SIZE);
+    head.copy_from_slice(header.as_bytes());
+    data.copy_from_slice(payload);
+    Ok(size)
+}
+
+/// A well-formed response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// Sequence number of the request it answers; 0 is "no response yet".
+    pub sequence: u8,
+    /// Outcome.
+    pub status: Status,
+    /// What follows the header.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Response<'a> {
+    /// Reads a legacy response from `bytes`, which may be longer than it.
+    ///
+    /// # Errors
+    /// [`MailboxError::Truncated`] and [`MailboxError::Size`]; a legacy response has no CRC.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, MailboxError> {
+        let (header, rest) = ResponseHeader::read_from_prefix(bytes)
+            .map_err(|_| MailboxError::Truncated(bytes.len()))?;
+        let size = header.size.get();
+        let payload = usize::from(size)
+            .checked_sub(RESPONSE_HEADER_SIZE)
+            .and_then(|length| rest.get(..length))
+            .ok_or(MailboxError::Size {
+                size,
+                header: RESPONSE_HEADER_SIZE,
+                available: bytes.len(),
+            })?;
+        Ok(Self {
+            sequence: header.sequence,
+            status: header.status.into(),
+            payload,
+        })
+    }
+}
+
+/// Writes a legacy response into `buffer` and gives its length.
+///
+/// The first byte is what the driver polls: a device must make it visible after all others.
+///
+/// # Errors
+/// [`MailboxError::TooLarge`].
+pub fn build_response(
+    buffer: &mut [u8],
+    sequence: Sequence,
+    status: Status,
+    payload: &[u8],
+) -> Result<usize, MailboxError> {
+    let size = RESPONSE_HEADER_SIZE.saturating_add(payload.len());
+    let too_large = MailboxError::TooLarge {
+        size,
+        available: buffer.len().min(BUFFER_SIZE),
+    };
+    let target = buffer.get_mut(..size).ok_or(too_large)?;
+    let header = ResponseHeader {
+        sequence: sequence.get(),
+        status: status.into(),
+        size: u16::try_from(size).map_err(|_| too_large)?.into(),
+    };
+    let (head, data) = target.split_at_mut(RESPONSE_HEADER_SIZE);
+    head.copy_from_slice(header.as_bytes());
+    data.copy_from_slice(payload);
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_crc_is_crc_32c() {
+        // RFC 3720 B.4: 32 bytes of zeros. Header and payload together are those 32 bytes.
+        let zero = RequestHeader {
+            sequence: 0,
+            command: 0,
+            size: 0.into(),
+            crc: 0.into(),
+        };
+        assert_eq!(zero.checksum(&[0; 24]), 0x8a91_36aa);
+        assert_eq!(CRC32C.checksum(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn the_crc_field_does_not_enter_its_own_sum() {
+        let a = RequestHeader::for_payload(Sequence::FIRST, Command::Read, b"abc").unwrap();
+        let b = RequestHeader {
+            crc: 0xffff_ffff.into(),
+            ..a
+        };
+        assert_eq!(a.checksum(b"abc"), b.checksum(b"abc"));
+    }
+
+    #[test]
+    fn a_request_survives_both_transports() {
+        let mut buffer = [0xee; 64];
+        let n = build_request(&mut buffer, Sequence::FIRST, Command::PostToCw, b"metrics").unwrap();
+        assert_eq!(n, 15);
+        assert_eq!(buffer[..4], [1, 2, 15, 0]);
+        let request = Request::parse(&buffer).unwrap();
+        assert_eq!((request.command, request.payload), (2, &b"metrics"[..]));
+        let header = RequestHeader::read_from_prefix(&buffer).unwrap().0;
+        let words = header.to_words();
+        assert_eq!(words[0], 0x000f_0201);
+        assert_eq!(RequestHeader::from_words(words), header);
+        assert_eq!(
+            Request::from_parts(header, b"metrics-and-stale-bytes"),
+            Ok(request)
+        );
+    }
+
+    #[test]
+    fn bad_requests_are_named() {
+        let mut buffer = [0; 16];
+        build_request(&mut buffer, Sequence::FIRST, Command::Read, &[7; 8]).unwrap();
+        assert_eq!(
+            Request::parse(&buffer[..7]),
+            Err(MailboxError::Truncated(7))
+        );
+        assert!(matches!(
+            Request::parse(&buffer[..15]),
+            Err(MailboxError::Size {
+                size: 16,
+                available: 15,
+                ..
+            })
+        ));
+        let mut short = buffer;
+        short[2] = 7;
+        assert!(matches!(
+            Request::parse(&short),
+            Err(MailboxError::Size { size: 7, .. })
+        ));
+        let mut flipped = buffer;
+        flipped[9] ^= 1;
+        assert!(matches!(
+            Request::parse(&flipped),
+            Err(MailboxError::Crc { .. })
+        ));
+        let mut unnumbered = RequestHeader::read_from_prefix(&buffer).unwrap().0;
+        unnumbered.sequence = 0;
+        unnumbered.crc = unnumbered.checksum(&[7; 8]).into();
+        assert_eq!(
+            Request::from_parts(unnumbered, &[7; 8]),
+            Err(MailboxError::Sequence)
+        );
+    }
+
+    #[test]
+    fn a_response_survives() {
+        let mut buffer = [0; 16];
+        let n = build_response(&mut buffer, Sequence::FIRST, Status::Ok, &[9; 4]).unwrap();
+        assert_eq!(buffer[..n], [1, 0, 8, 0, 9, 9, 9, 9]);
+        let response = Response::parse(&buffer).unwrap();
+        assert_eq!(
+            (response.status, response.payload),
+            (Status::Ok, &[9; 4][..])
+        );
+        assert!(build_response(&mut buffer, Sequence::FIRST, Status::Ok, &[0; 13]).is_err());
+        let header = ResponseHeader::from_word(0x0004_0107);
+        assert_eq!(
+            (header.sequence, Status::from(header.status)),
+            (7, Status::Failed)
+        );
+        assert_eq!(header.to_word(), 0x0004_0107);
+    }
+
+    #[test]
+    fn read_addresses_are_whole_words() {
+        let mut buffer = [0; 32];
+        let mut payload = [0; 20];
+        payload[..8].copy_from_slice(&0x10_u64.to_le_bytes());
+        payload[8..16].copy_from_slice(&0x20_u64.to_le_bytes());
+        build_request(&mut buffer, Sequence::FIRST, Command::Read, &payload).unwrap();
+        let request = Request::parse(&buffer).unwrap();
+        assert!(request.read_addresses().eq([0x10, 0x20]));
+    }
+
+    #[test]
+    fn sequence_numbers_skip_zero() {
+        let mut sequence = Sequence::FIRST;
+        for expected in (2..=255).chain([1, 2]) {
+            sequence = sequence.next();
+            assert_eq!(sequence.get(), expected);
+        }
+        assert_eq!(Sequence::new(0), None);
+    }
+
+    #[test]
+    fn commands_and_statuses_round_trip() {
+        for command in Command::ALL {
+            assert_eq!(Command::from_number(command.number()), Some(command));
+        }
+        assert_eq!(Command::from_number(0), None);
+        assert_eq!(Command::from_number(6), None);
+        for byte in 0..=255_u8 {
+            assert_eq!(u8::from(Status::from(byte)), byte);
+        }
+    }
+}

@@ -153,7 +153,9 @@ pub enum Operation {
 }
 
 /// A descriptor of the memory-to-stream direction: a source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct TxDescriptor {
     len_ctrl: little_endian::U32,
@@ -215,7 +217,12 @@ impl TxDescriptor {
             return Operation::Unsupported("CRC/CME meta descriptor");
         }
         match (meta.op(), meta.op_type()) {
-            (OP_COPY, 0) if meta.validate_crc() || meta.send_crc() || meta.store_crc() || meta.use_stored_crc_iv() => {
+            (OP_COPY, 0)
+                if meta.validate_crc()
+                    || meta.send_crc()
+                    || meta.store_crc()
+                    || meta.use_stored_crc_iv() =>
+            {
                 Operation::Unsupported("CRC")
             }
             (OP_COPY, 0) if meta.swaps() != 0 => Operation::Unsupported("byte or bit swap"),
@@ -234,7 +241,9 @@ impl TxDescriptor {
 }
 
 /// A descriptor of the stream-to-memory direction: a destination.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct RxDescriptor {
     len_ctrl: little_endian::U32,
@@ -291,21 +300,33 @@ mod tests {
     #[test]
     fn length_zero_is_64_kib() {
         assert_eq!(LenCtrl::new().byte_length(), 0x1_0000);
-        assert_eq!(LenCtrl::new().with_byte_length(0x1_0000), Some(LenCtrl::new()));
+        assert_eq!(
+            LenCtrl::new().with_byte_length(0x1_0000),
+            Some(LenCtrl::new())
+        );
         assert_eq!(LenCtrl::new().with_byte_length(0), None);
         assert_eq!(LenCtrl::new().with_byte_length(0x1_0001), None);
-        assert_eq!(LenCtrl::new().with_byte_length(0xffff).map(LenCtrl::byte_length), Some(0xffff));
+        assert_eq!(
+            LenCtrl::new()
+                .with_byte_length(0xffff)
+                .map(LenCtrl::byte_length),
+            Some(0xffff)
+        );
     }
 
     #[test]
     fn each_barrier_has_its_own_bit() {
         let tx = |b| TxDescriptor::copy(0, 4, RingId::INITIAL, b).unwrap();
         let rx = |b| RxDescriptor::new(0, 4, RingId::INITIAL, b).unwrap();
-        assert_eq!(tx(Barrier::Dmb).len_ctrl().into_bits() ^ tx(Barrier::None).len_ctrl().into_bits(), 1 << 30);
+        assert_eq!(
+            tx(Barrier::Dmb).len_ctrl().into_bits() ^ tx(Barrier::None).len_ctrl().into_bits(),
+            1 << 30
+        );
         assert_eq!(tx(Barrier::Write).meta_ctrl().into_bits(), 0x0508_0003);
         assert_eq!(tx(Barrier::StrongOrder), tx(Barrier::None));
         assert_eq!(
-            rx(Barrier::StrongOrder).len_ctrl().into_bits() ^ rx(Barrier::None).len_ctrl().into_bits(),
+            rx(Barrier::StrongOrder).len_ctrl().into_bits()
+                ^ rx(Barrier::None).len_ctrl().into_bits(),
             1 << 29
         );
         assert_eq!(rx(Barrier::Write), rx(Barrier::None));
@@ -313,15 +334,26 @@ mod tests {
 
     #[test]
     fn only_a_plain_copy_is_a_copy() {
-        let with = |meta| TxDescriptor::from_words(LenCtrl::new(), MetaCtrl::from_bits(meta), 0).operation();
+        let with = |meta| {
+            TxDescriptor::from_words(LenCtrl::new(), MetaCtrl::from_bits(meta), 0).operation()
+        };
         assert_eq!(with(0x0108_0003), Operation::Copy);
         assert_eq!(with(0x0508_0003), Operation::Copy);
-        assert_eq!(with(0x0080_0000), Operation::Unsupported("SDMA striding split"));
+        assert_eq!(
+            with(0x0080_0000),
+            Operation::Unsupported("SDMA striding split")
+        );
         assert_eq!(with(0x0090_0000), Operation::Unsupported("SDMA transpose"));
-        assert_eq!(with(0x00a0_0000), Operation::Unsupported("SDMA replication"));
+        assert_eq!(
+            with(0x00a0_0000),
+            Operation::Unsupported("SDMA replication")
+        );
         assert_eq!(with(0x0210_0000), Operation::Unsupported("CCE fma"));
         assert_eq!(with(0x0108_0003 | 1 << 16), Operation::Unsupported("CRC"));
-        assert_eq!(with(0x0108_0003 | 1 << 6), Operation::Unsupported("byte or bit swap"));
+        assert_eq!(
+            with(0x0108_0003 | 1 << 6),
+            Operation::Unsupported("byte or bit swap")
+        );
         let meta = TxDescriptor::from_words(LenCtrl::from_bits(0x0480_0000), MetaCtrl::COPY, 0);
         assert!(matches!(meta.operation(), Operation::Unsupported(_)));
     }

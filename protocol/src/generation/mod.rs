@@ -99,26 +99,38 @@ impl Generation {
     /// Offset in the register BAR of block `index` of a kind, the inverse of [`Self::decode`].
     #[must_use]
     pub fn block_base(&self, block: Block, index: u8) -> Option<u32> {
-        self.windows.iter().find_map(|window| window.base_of(block, index))
+        self.windows
+            .iter()
+            .find_map(|window| window.base_of(block, index))
     }
 
     /// The register-BAR offset that a device-side address names, and the bytes left in its window.
     #[must_use]
     pub fn soc_to_bar(&self, address: u64) -> Option<(u64, u64)> {
-        let after = self.soc_windows.partition_point(|window| window.base <= address);
+        let after = self
+            .soc_windows
+            .partition_point(|window| window.base <= address);
         self.soc_windows.get(after.checked_sub(1)?)?.locate(address)
     }
 
     /// The guest-physical address that a device-side address names, if it lies in the host aperture.
     #[must_use]
     pub const fn host_address(&self, address: u64) -> Option<u64> {
-        if address & self.host.mask == self.host.value { Some(address & self.host.address_mask) } else { None }
+        if address & self.host.mask == self.host.value {
+            Some(address & self.host.address_mask)
+        } else {
+            None
+        }
     }
 
     /// The device-side address of a guest-physical one; `None` where the aperture cannot express it.
     #[must_use]
     pub const fn host_to_soc(&self, guest: u64) -> Option<u64> {
-        if guest & !self.host.address_mask == 0 { Some(guest | self.host.value) } else { None }
+        if guest & !self.host.address_mask == 0 {
+            Some(guest | self.host.value)
+        } else {
+            None
+        }
     }
 
     /// Engine and queue of the driver's own copies on behalf of a core (contract §5.1, facts §3.7).
@@ -127,13 +139,19 @@ impl Generation {
         if core >= self.cores {
             return None;
         }
-        Some((self.first_h2t_engine + core / self.cores_per_h2t_engine, core % self.cores_per_h2t_engine))
+        Some((
+            self.first_h2t_engine + core / self.cores_per_h2t_engine,
+            core % self.cores_per_h2t_engine,
+        ))
     }
 
     /// Name of an engine for people: `D2H_0` for those of the driver, else `NC3/5` for core 3's fifth.
     #[must_use]
     pub fn engine_name(&self, engine: u8) -> EngineName<'_> {
-        EngineName { generation: self, engine }
+        EngineName {
+            generation: self,
+            engine,
+        }
     }
 }
 
@@ -149,7 +167,12 @@ impl core::fmt::Display for EngineName<'_> {
         let Self { generation, engine } = *self;
         match engine.checked_sub(generation.first_h2t_engine) {
             Some(rank) => f.write_str(generation.h2t_names.get(usize::from(rank)).unwrap_or(&"?")),
-            None => write!(f, "NC{}/{}", engine / generation.engines_per_core, engine % generation.engines_per_core),
+            None => write!(
+                f,
+                "NC{}/{}",
+                engine / generation.engines_per_core,
+                engine % generation.engines_per_core
+            ),
         }
     }
 }
@@ -162,14 +185,24 @@ mod tests {
     #[test]
     fn tables_are_disjoint() {
         for generation in [&V2, &V3, &V4] {
-            let blocks = generation.windows.iter().flat_map(|w| (0..u32::from(w.count)).map(move |n| (w.base + w.stride * n, w.size)));
+            let blocks = generation.windows.iter().flat_map(|w| {
+                (0..u32::from(w.count)).map(move |n| (w.base + w.stride * n, w.size))
+            });
             let mut blocks: std::vec::Vec<_> = blocks.collect();
             blocks.sort_unstable();
             for pair in blocks.windows(2) {
-                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{}: {pair:x?}", generation.name);
+                assert!(
+                    pair[0].0 + pair[0].1 <= pair[1].0,
+                    "{}: {pair:x?}",
+                    generation.name
+                );
             }
             for pair in generation.soc_windows.windows(2) {
-                assert!(pair[0].base + pair[0].size <= pair[1].base, "{}: {pair:x?}", generation.name);
+                assert!(
+                    pair[0].base + pair[0].size <= pair[1].base,
+                    "{}: {pair:x?}",
+                    generation.name
+                );
             }
             let (base, size) = blocks[blocks.len() - 1];
             assert!(u64::from(base) + u64::from(size) <= generation.register_bar_size);
@@ -183,7 +216,10 @@ mod tests {
                 for block in [Block::Udma, Block::Sdma, Block::SdmaNotification] {
                     let base = generation.block_base(block, engine).unwrap();
                     let found = generation.decode(u64::from(base) + 0x38).unwrap();
-                    assert_eq!((found.block, found.index, found.offset), (block, engine, 0x38));
+                    assert_eq!(
+                        (found.block, found.index, found.offset),
+                        (block, engine, 0x38)
+                    );
                 }
             }
             assert_eq!(generation.block_base(Block::Udma, generation.engines), None);
@@ -192,7 +228,8 @@ mod tests {
 
     #[test]
     fn engine_bases_of_contract_5_1() {
-        let udma = |generation: &Generation, engine| generation.block_base(Block::Udma, engine).unwrap();
+        let udma =
+            |generation: &Generation, engine| generation.block_base(Block::Udma, engine).unwrap();
         assert_eq!(udma(&V2, 17), 0x3074_0000);
         assert_eq!(udma(&V2, 32), 0x3060_0000);
         assert_eq!(udma(&V2, 33), 0x30d0_0000);
@@ -215,11 +252,19 @@ mod tests {
 
     #[test]
     fn soc_addresses_reach_registers() {
-        let bar = |generation: &Generation, address| generation.soc_to_bar(address).map(|(offset, _)| offset);
+        let bar = |generation: &Generation, address| {
+            generation.soc_to_bar(address).map(|(offset, _)| offset)
+        };
         assert_eq!(bar(&V2, 0x0fff_f0fa_0024), Some(0x30fa_0024));
-        assert_eq!(bar(&V2, 0x0fff_c000_0000 + 0x400_0000 + 0x270_1800), Some(0x670_1800));
+        assert_eq!(
+            bar(&V2, 0x0fff_c000_0000 + 0x400_0000 + 0x270_1800),
+            Some(0x670_1800)
+        );
         assert_eq!(bar(&V3, 0x80_06c8_4024), Some(0x06c8_4024));
-        assert_eq!(bar(&V3, 0x8070_0000_0000 + 0x8_0270_1804), Some(0xd000_0000 + 7 * 0x400_0000 + 0x270_1804));
+        assert_eq!(
+            bar(&V3, 0x8070_0000_0000 + 0x8_0270_1804),
+            Some(0xd000_0000 + 7 * 0x400_0000 + 0x270_1804)
+        );
         assert_eq!(bar(&V3, 0x82_8000_0000 + 0x4000_0000), Some(0xf040_0000));
         assert_eq!(bar(&V3, 0x80_2000_0000), None);
     }

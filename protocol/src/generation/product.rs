@@ -30,7 +30,7 @@ pub enum Product {
 
 /// Node numbers by routing id, Trn1 (contract §4).
 const TRN1_NODES: [u8; 16] = [0, 4, 1, 5, 3, 7, 2, 6, 12, 8, 13, 9, 15, 11, 14, 10];
-/// Node numbers by routing id, Trn2 and Trn3 outside UltraServers (contract §4).
+/// Node numbers by routing id, Trn2 and Trn3 outside `UltraServers` (contract §4).
 const TRN2_NODES: [u8; 16] = [0, 3, 4, 7, 12, 15, 8, 11, 1, 2, 5, 6, 13, 14, 9, 10];
 
 impl Product {
@@ -64,7 +64,9 @@ impl Product {
     pub fn from_device_id(id: u16) -> Option<Self> {
         match id {
             0x7565 => Some(Self::Trn3),
-            id => Self::ALL.into_iter().find(|product| product.device_id() == id),
+            id => Self::ALL
+                .into_iter()
+                .find(|product| product.device_id() == id),
         }
     }
 
@@ -107,7 +109,9 @@ impl FromStr for Product {
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         let found = Self::ALL.into_iter().find(|product| product.name() == name);
-        found.ok_or(UnknownName { known: "trn1, inf2, trn2, trn3" })
+        found.ok_or(UnknownName {
+            known: "trn1, inf2, trn2, trn3",
+        })
     }
 }
 
@@ -167,8 +171,12 @@ impl FromStr for Platform {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let found = Self::ALL.into_iter().find(|platform| platform.name() == name);
-        found.ok_or(UnknownName { known: "silicon, qemu, emulator" })
+        let found = Self::ALL
+            .into_iter()
+            .find(|platform| platform.name() == name);
+        found.ok_or(UnknownName {
+            known: "silicon, qemu, emulator",
+        })
     }
 }
 

@@ -21,8 +21,15 @@ pub static V2: Generation = Generation {
         sized_by_bar: false,
     },
     // Bits 44 to 48 select a PCIe route; the driver tests exactly these (contract §6.1). Higher bits name nothing.
-    host: HostAperture { mask: !((1 << 44) - 1), value: 1 << 44, address_mask: (1 << 44) - 1 },
-    reset_flag: ResetFlag { offset: 0x3064_7010, with_firmware: true },
+    host: HostAperture {
+        mask: !((1 << 44) - 1),
+        value: 1 << 44,
+        address_mask: (1 << 44) - 1,
+    },
+    reset_flag: ResetFlag {
+        offset: 0x3064_7010,
+        with_firmware: true,
+    },
     misc_ram: 0x30fa_0000,
 };
 

@@ -24,8 +24,15 @@ pub(super) const CAYMAN: Generation = Generation {
         sized_by_bar: true,
     },
     // Bit 47 picks the die whose PCIe port is used; both lead to the same memory. Bits 52 up name neighbours (facts §1.7).
-    host: HostAperture { mask: !((1 << 48) - 1) | 1 << 46, value: 1 << 46, address_mask: (1 << 46) - 1 },
-    reset_flag: ResetFlag { offset: 0x0630_0010, with_firmware: false },
+    host: HostAperture {
+        mask: !((1 << 48) - 1) | 1 << 46,
+        value: 1 << 46,
+        address_mask: (1 << 46) - 1,
+    },
+    reset_flag: ResetFlag {
+        offset: 0x0630_0010,
+        with_firmware: false,
+    },
     misc_ram: 0x06c8_4000,
 };
 
@@ -41,7 +48,13 @@ const fn sdma(first: u8, count: u8, udma: u32) -> Window {
 }
 
 const fn sdma_notification(first: u8, count: u8, udma: u32) -> Window {
-    Window::pages(Block::SdmaNotification, first, count, udma + 0x4_1000, ENGINE_STRIDE)
+    Window::pages(
+        Block::SdmaNotification,
+        first,
+        count,
+        udma + 0x4_1000,
+        ENGINE_STRIDE,
+    )
 }
 
 /// Contract §4, §5.1, §6.1, §7, §9; facts §1.6.
@@ -94,7 +107,11 @@ const fn state_buffer(base: u64, core: u32) -> SocWindow {
 }
 
 const fn tile_high(base: u64, core: u32) -> SocWindow {
-    SocWindow::new(base + TILE_HIGH, 0x200_0000, 0xd200_0000 + core * 0x400_0000)
+    SocWindow::new(
+        base + TILE_HIGH,
+        0x200_0000,
+        0xd200_0000 + core * 0x400_0000,
+    )
 }
 
 const fn top_sp(base: u64, index: u32) -> SocWindow {

@@ -1,4 +1,4 @@
-//! Entries of the two address tables: the register BAR's decode, and the device-side (SoC) addresses beside it.
+//! Entries of the two address tables: the register BAR's decode, and the device-side ("SoC") addresses beside it.
 
 /// What a stretch of the register BAR holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,8 +76,22 @@ pub struct Location {
 }
 
 impl Window {
-    pub(super) const fn new(block: Block, first: u8, count: u8, base: u32, stride: u32, size: u32) -> Self {
-        Self { base, stride, count, size, block, first }
+    pub(super) const fn new(
+        block: Block,
+        first: u8,
+        count: u8,
+        base: u32,
+        stride: u32,
+        size: u32,
+    ) -> Self {
+        Self {
+            base,
+            stride,
+            count,
+            size,
+            block,
+            first,
+        }
     }
 
     /// Blocks of 4 KiB.
@@ -87,16 +101,24 @@ impl Window {
 
     pub(super) fn locate(&self, offset: u32) -> Option<Location> {
         let distance = offset.checked_sub(self.base)?;
-        let nth = u8::try_from(distance / self.stride).ok().filter(|nth| *nth < self.count)?;
+        let nth = u8::try_from(distance / self.stride)
+            .ok()
+            .filter(|nth| *nth < self.count)?;
         let offset = distance % self.stride;
-        (offset < self.size).then_some(Location { block: self.block, index: self.first + nth, offset })
+        (offset < self.size).then_some(Location {
+            block: self.block,
+            index: self.first + nth,
+            offset,
+        })
     }
 
     pub(super) fn base_of(&self, block: Block, index: u8) -> Option<u32> {
         if self.block != block {
             return None;
         }
-        let nth = index.checked_sub(self.first).filter(|nth| *nth < self.count)?;
+        let nth = index
+            .checked_sub(self.first)
+            .filter(|nth| *nth < self.count)?;
         Some(self.base + self.stride * u32::from(nth))
     }
 }
@@ -114,11 +136,17 @@ pub struct SocWindow {
 
 impl SocWindow {
     pub(super) const fn new(base: u64, size: u64, bar_offset: u32) -> Self {
-        Self { base, size, bar_offset }
+        Self {
+            base,
+            size,
+            bar_offset,
+        }
     }
 
     pub(super) fn locate(&self, address: u64) -> Option<(u64, u64)> {
-        let distance = address.checked_sub(self.base).filter(|distance| *distance < self.size)?;
+        let distance = address
+            .checked_sub(self.base)
+            .filter(|distance| *distance < self.size)?;
         Some((u64::from(self.bar_offset) + distance, self.size - distance))
     }
 }

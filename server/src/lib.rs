@@ -1,3 +1,5 @@
 //! An AWS Neuron accelerator served to QEMU over vfio-user.
+pub mod cli;
+pub mod control;
 pub mod observe;
 pub mod vfio;

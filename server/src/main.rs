@@ -1,2 +1,6 @@
 //! `neuron-vfio-user`: see `--help`.
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    neuron_vfio_user::cli::main()
+}

@@ -1,0 +1,93 @@
+//! `ctl`: asks a running server.
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::device::control_of;
+use super::exit::Exit;
+use crate::control::client;
+use crate::control::device::Detail;
+use crate::control::protocol::{ERROR, Request};
+
+/// Options of `ctl`.
+#[derive(Args, Debug)]
+pub struct CtlArgs {
+    #[command(flatten)]
+    target: Target,
+
+    /// What to ask for
+    #[arg(value_enum)]
+    report: Report,
+
+    /// Print JSON: an array with one object per device
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct Target {
+    /// Control socket of the server
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+
+    /// The --socket that the server was given; its control socket is PATH.ctl
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Report {
+    /// Last doorbell, head and tail, what each queue waits for; totals; registers touched that are not modelled
+    Status,
+    /// Also descriptors near head and tail, DMA maps, flight recorders and registers by name
+    Dump,
+}
+
+impl CtlArgs {
+    /// Prints the answer.
+    pub fn run(self) -> Exit {
+        let Some(path) = self
+            .target
+            .control
+            .or_else(|| self.target.socket.as_deref().map(control_of))
+        else {
+            eprintln!("error: give --control or --socket");
+            return Exit::Usage;
+        };
+        let detail = match self.report {
+            Report::Status => Detail::Status,
+            Report::Dump => Detail::Dump,
+        };
+        match client::ask(
+            &path,
+            Request {
+                detail,
+                json: self.json,
+            },
+        ) {
+            Ok(answer) if answer.starts_with(ERROR) => {
+                eprint!("{answer}");
+                Exit::Failed
+            }
+            Ok(answer) if answer.is_empty() => {
+                eprintln!(
+                    "error: {}: the server closed the connection without an answer; is it being stopped?",
+                    path.display()
+                );
+                Exit::Unreachable
+            }
+            Ok(answer) => {
+                super::print(&answer);
+                Exit::Ok
+            }
+            Err(error) => {
+                eprintln!(
+                    "error: {}: {error}; is `serve` running, with this control socket?",
+                    path.display()
+                );
+                Exit::Unreachable
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Options that say what a device is. `serve` and `qemu-args` share them, so that the two always agree.
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, value_parser};
+use neuron_protocol::generation::{Generation, Platform, Product};
+
+use super::size;
+
+/// Highest routing id (contract §4: the driver refuses 64 and up).
+const MAX_ROUTING_ID: u8 = 63;
+/// The driver carves 16 MiB out of every stack (contract §3), and its batches are up to 127 MiB long: a stack of
+/// 256 MiB holds one batch and its copy.
+const MIN_STACK: u64 = 256 << 20;
+
+/// What to be.
+#[derive(Args, Clone, Debug)]
+pub struct DeviceArgs {
+    /// Unix socket for QEMU. With --devices N > 1 the sockets are PATH.0 to PATH.(N-1)
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Number of devices, all of the same product (the driver takes one architecture per guest)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=16))]
+    pub devices: u8,
+
+    /// Product, as its PCI device id tells the driver
+    #[arg(long, default_value = "trn2", value_parser = products())]
+    pub product: Product,
+
+    /// Platform, as the PCI revision id tells the driver: qemu (255) gives the driver patience and costs 2 s per reset,
+    /// silicon (0) has budgets of 40 ms (trn1, inf2) or 80 ms (trn2, trn3) per small copy, emulator is 240
+    #[arg(long, default_value = "qemu", value_parser = platforms())]
+    pub platform: Platform,
+
+    /// Routing id of the first device, 0 to 63; further devices count up. Without it device N becomes /dev/neuronN
+    #[arg(long, value_name = "ID", value_parser = value_parser!(u8).range(0..=i64::from(MAX_ROUTING_ID)))]
+    pub routing_id: Option<u8>,
+
+    /// Size of device memory (BAR4, all four stacks together), a power of two of at least 1G. Only on trn2 and trn3 with
+    /// --platform qemu: elsewhere the driver assumes the stacks of the real part. The memory is sparse either way
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub hbm: Option<u64>,
+}
+
+fn products() -> impl TypedValueParser<Value = Product> {
+    PossibleValuesParser::new(Product::ALL.map(Product::name))
+        .try_map(|name| name.parse::<Product>())
+}
+
+fn platforms() -> impl TypedValueParser<Value = Platform> {
+    PossibleValuesParser::new(Platform::ALL.map(Platform::name))
+        .try_map(|name| name.parse::<Platform>())
+}
+
+/// One device, decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// Where QEMU connects.
+    pub socket: PathBuf,
+    /// What it is.
+    pub product: Product,
+    /// Where it pretends to run.
+    pub platform: Platform,
+    /// What the driver numbers it by.
+    pub routing_id: u8,
+    /// BAR4's size, if not the product's own.
+    pub hbm: Option<u64>,
+}
+
+impl DeviceArgs {
+    /// Checks what clap cannot and numbers the devices.
+    ///
+    /// # Errors
+    /// A sentence that names the option, the reason and the remedy.
+    pub fn specs(&self) -> Result<Vec<DeviceSpec>, String> {
+        if let Some(hbm) = self.hbm {
+            check_hbm(self.product, self.platform, hbm)?;
+        }
+        (0..self.devices)
+            .map(|n| {
+                Ok(DeviceSpec {
+                    socket: socket_of(&self.socket, n, self.devices),
+                    product: self.product,
+                    platform: self.platform,
+                    routing_id: self.routing_id_of(n)?,
+                    hbm: self.hbm,
+                })
+            })
+            .collect()
+    }
+
+    fn routing_id_of(&self, n: u8) -> Result<u8, String> {
+        match self.routing_id {
+            Some(first) => first.checked_add(n).filter(|id| *id <= MAX_ROUTING_ID).ok_or_else(|| {
+                format!(
+                    "--routing-id {first} with --devices {}: ids would pass {MAX_ROUTING_ID}, the driver's highest; start lower",
+                    self.devices
+                )
+            }),
+            None => self
+                .product
+                .routing_id(n)
+                .ok_or_else(|| format!("--devices {}: a {} node has 16 devices at most", self.devices, self.product)),
+        }
+    }
+}
+
+/// Bytes of BAR4.
+pub fn bar4_size(product: Product, hbm: Option<u64>) -> u64 {
+    let Generation { hbm: stacks, .. } = product.generation();
+    let count = stacks.soc_bases.iter().fold(0_u64, |count, _| count + 1);
+    hbm.unwrap_or(stacks.bar_stride * count)
+}
+
+fn check_hbm(product: Product, platform: Platform, size: u64) -> Result<(), String> {
+    let hbm = &product.generation().hbm;
+    let stacks = hbm.soc_bases.iter().fold(0_u64, |count, _| count + 1);
+    if !(hbm.sized_by_bar && platform == Platform::Qemu) {
+        return Err(format!(
+            "--hbm cannot be used with --product {product} --platform {platform}: the driver assumes {stacks} stacks of {} \
+             there, whatever BAR4 is. Leave it out (untouched memory costs nothing), or use trn2 or trn3 with --platform qemu",
+            size::exact(hbm.stack_size)
+        ));
+    }
+    let minimum = MIN_STACK * stacks;
+    let maximum = hbm.bar_stride * stacks;
+    if size < minimum {
+        return Err(format!(
+            "--hbm {} is too small: at least {}. The driver keeps 16M of each of the {stacks} stacks for firmware and copies \
+             up to 127M at a time",
+            size::exact(size),
+            size::exact(minimum)
+        ));
+    }
+    if size > maximum {
+        return Err(format!(
+            "--hbm {} is too large: at most {}, the real part's window",
+            size::exact(size),
+            size::exact(maximum)
+        ));
+    }
+    if !size.is_power_of_two() {
+        return Err(format!(
+            "--hbm {} is not a power of two, which a PCI BAR must be: use {} or {}",
+            size::exact(size),
+            size::exact(1 << size.ilog2()),
+            size::exact(2 << size.ilog2())
+        ));
+    }
+    Ok(())
+}
+
+/// The socket of device `n` of `devices`.
+fn socket_of(path: &Path, n: u8, devices: u8) -> PathBuf {
+    if devices == 1 {
+        path.to_owned()
+    } else {
+        with_suffix(path, &format!(".{n}"))
+    }
+}
+
+/// The control socket that goes with a device socket path.
+pub fn control_of(socket: &Path) -> PathBuf {
+    with_suffix(socket, ".ctl")
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(product: Product, platform: Platform, hbm: Option<u64>) -> DeviceArgs {
+        DeviceArgs {
+            socket: "s".into(),
+            devices: 1,
+            product,
+            platform,
+            routing_id: None,
+            hbm,
+        }
+    }
+
+    #[test]
+    fn hbm_only_where_the_driver_reads_bar4() {
+        let ok = |product, platform| args(product, platform, Some(4 << 30)).specs().is_ok();
+        assert!(ok(Product::Trn2, Platform::Qemu));
+        assert!(ok(Product::Trn3, Platform::Qemu));
+        assert!(!ok(Product::Trn2, Platform::Silicon));
+        assert!(!ok(Product::Trn3, Platform::Emulator));
+        assert!(!ok(Product::Trn1, Platform::Qemu));
+        assert!(!ok(Product::Inf2, Platform::Qemu));
+    }
+
+    #[test]
+    fn hbm_bounds_are_named() {
+        let error = |size| {
+            args(Product::Trn2, Platform::Qemu, Some(size))
+                .specs()
+                .unwrap_err()
+        };
+        assert!(error(512 << 20).contains("--hbm 512M is too small: at least 1G"));
+        assert!(error(1 << 39).contains("at most 256G"));
+        assert!(error(3 << 30).contains("use 2G or 4G"));
+        assert!(error(u64::MAX).contains("too large"));
+    }
+
+    #[test]
+    fn devices_become_the_nodes_of_their_number() {
+        let mut args = args(Product::Trn2, Platform::Qemu, None);
+        args.devices = 3;
+        let specs = args.specs().unwrap();
+        assert_eq!(
+            specs
+                .iter()
+                .map(|spec| spec.product.node(spec.routing_id))
+                .collect::<Vec<_>>(),
+            [0, 1, 2]
+        );
+        assert_eq!(specs[2].socket, Path::new("s.2"));
+        args.routing_id = Some(62);
+        assert!(args.specs().unwrap_err().contains("start lower"));
+        args.devices = 2;
+        assert_eq!(args.specs().unwrap()[1].routing_id, 63);
+    }
+
+    #[test]
+    fn bar4_of_the_products() {
+        assert_eq!(bar4_size(Product::Inf2, None), 32 << 30);
+        assert_eq!(bar4_size(Product::Trn2, None), 256 << 30);
+        assert_eq!(bar4_size(Product::Trn2, Some(1 << 30)), 1 << 30);
+    }
+}

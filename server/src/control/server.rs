@@ -1,0 +1,269 @@
+//! The control socket: any number of clients, none of which can hold up a device or the others.
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::device::{Detail, Device};
+use super::protocol::{ERROR, MAX_REQUEST, Request};
+use crate::observe::render;
+use crate::observe::report::DeviceReport;
+
+/// Clients served at a time. The others wait in the listen backlog.
+pub const MAX_CLIENTS: usize = 8;
+/// How long a client may take to say what it wants, and again to read the answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a device may take for its account. Its thread works in short slices, so this is already odd.
+const DEVICE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The devices answered for.
+pub type Devices = Arc<[Arc<dyn Device>]>;
+
+/// Serves clients until dropped.
+pub async fn serve(listener: UnixListener, devices: Devices) {
+    let slots = Arc::new(Semaphore::new(MAX_CLIENTS));
+    loop {
+        // The semaphore is never closed.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let devices = Arc::clone(&devices);
+                tokio::spawn(async move {
+                    if let Err(error) = client(stream, devices).await {
+                        debug!("control client: {error}");
+                    }
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: it passes, and must not spin.
+                warn!("control socket: cannot accept: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn client(stream: UnixStream, devices: Devices) -> std::io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let limit = u64::try_from(MAX_REQUEST).unwrap_or(u64::MAX);
+    let mut line = Vec::with_capacity(MAX_REQUEST);
+    timeout(
+        CLIENT_PATIENCE,
+        BufReader::new(reader.take(limit)).read_until(b'\n', &mut line),
+    )
+    .await??;
+    let request = match line.strip_suffix(b"\n") {
+        Some(line) => String::from_utf8_lossy(line).parse::<Request>(),
+        None if line.len() == MAX_REQUEST => {
+            Err(format!("a request line has {MAX_REQUEST} bytes at most"))
+        }
+        None => Err("the request line is not complete".to_owned()),
+    };
+    let answer = match request {
+        Ok(request) => tokio::task::spawn_blocking(move || answer(request, &devices)).await?,
+        Err(error) => format!("{ERROR}{error}\n"),
+    };
+    timeout(CLIENT_PATIENCE, writer.write_all(answer.as_bytes())).await??;
+    Ok(())
+}
+
+fn answer(request: Request, devices: &[Arc<dyn Device>]) -> String {
+    let report = |device: &Arc<dyn Device>| {
+        let id = device.routing_id();
+        device
+            .report(request.detail, DEVICE_PATIENCE)
+            .ok_or_else(|| {
+                format!("nd{id}: the device thread does not answer; the log may say why")
+            })
+    };
+    let reports: Vec<_> = devices.iter().map(report).collect();
+    if request.json {
+        let value: Vec<_> = reports
+            .into_iter()
+            .map(|report| match report {
+                Ok(report) => serde_json::to_value(report)
+                    .unwrap_or_else(|error| error_value(&error.to_string())),
+                Err(error) => error_value(&error),
+            })
+            .collect();
+        return format!("{:#}\n", serde_json::Value::from(value));
+    }
+    let text = |report: Result<DeviceReport, String>| match (report, request.detail) {
+        (Ok(report), Detail::Status) => render::status(&report),
+        (Ok(report), Detail::Dump) => render::dump(&report),
+        (Err(error), _) => format!("{error}\n"),
+    };
+    reports.into_iter().map(text).collect()
+}
+
+fn error_value(error: &str) -> serde_json::Value {
+    serde_json::json!({ "error": error })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream as Client;
+    use std::path::Path;
+
+    use super::*;
+    use crate::control::client;
+    use crate::control::device::Ended;
+    use crate::control::endpoint::{Access, Endpoint};
+
+    struct Fake {
+        id: u8,
+        answers: bool,
+    }
+
+    impl Device for Fake {
+        fn routing_id(&self) -> u8 {
+            self.id
+        }
+
+        fn report(&self, _detail: Detail, patience: Duration) -> Option<DeviceReport> {
+            if !self.answers {
+                std::thread::sleep(patience);
+            }
+            self.answers.then(|| DeviceReport {
+                routing_id: self.id,
+                ..DeviceReport::default()
+            })
+        }
+
+        fn stop(&self) {}
+
+        fn wait(&self) -> Ended {
+            Ended::Stopped
+        }
+    }
+
+    /// Serves the fakes while `test` runs in a thread of its own.
+    fn with_server(fakes: Vec<Fake>, test: impl FnOnce(&Path) + Send + 'static) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ctl");
+        let (_endpoint, listener) = Endpoint::bind(&path, Access::Umask).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let devices = fakes
+            .into_iter()
+            .map(|fake| Arc::new(fake) as Arc<dyn Device>)
+            .collect();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let serving = tokio::spawn(serve(UnixListener::from_std(listener).unwrap(), devices));
+            tokio::task::spawn_blocking(move || test(&path))
+                .await
+                .unwrap();
+            serving.abort();
+        });
+        runtime.shutdown_background();
+    }
+
+    const STATUS: Request = Request {
+        detail: Detail::Status,
+        json: false,
+    };
+
+    #[test]
+    fn every_device_answers_in_both_forms() {
+        let fakes = vec![
+            Fake {
+                id: 3,
+                answers: true,
+            },
+            Fake {
+                id: 4,
+                answers: true,
+            },
+        ];
+        with_server(fakes, |path| {
+            let text = client::ask(path, STATUS).unwrap();
+            assert!(
+                text.starts_with("nd3 ") && text.contains("\nnd4 "),
+                "{text}"
+            );
+            let json = client::ask(
+                path,
+                Request {
+                    json: true,
+                    ..STATUS
+                },
+            )
+            .unwrap();
+            let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+            assert_eq!(value[1]["routing_id"], 4);
+        });
+    }
+
+    #[test]
+    fn a_stuck_device_is_named_and_hides_no_other() {
+        let fakes = vec![
+            Fake {
+                id: 3,
+                answers: false,
+            },
+            Fake {
+                id: 4,
+                answers: true,
+            },
+        ];
+        with_server(fakes, |path| {
+            let text = client::ask(path, STATUS).unwrap();
+            assert!(
+                text.starts_with("nd3: the device thread does not answer"),
+                "{text}"
+            );
+            assert!(text.contains("\nnd4 "), "{text}");
+        });
+    }
+
+    #[test]
+    fn endless_and_unknown_requests_are_refused() {
+        with_server(vec![], |path| {
+            for (request, answer) in [
+                (vec![b'x'; 4096], "64 bytes at most"),
+                (b"quit\n".to_vec(), "unknown request"),
+                (b"st".to_vec(), "complete"),
+            ] {
+                let mut stream = Client::connect(path).unwrap();
+                // The server may have answered and closed before all of it is sent.
+                let _ = stream.write_all(&request);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut text = Vec::new();
+                // A close with our bytes unread arrives as a reset, after the answer.
+                let _ = stream.read_to_end(&mut text);
+                let text = String::from_utf8(text).unwrap();
+                assert!(text.starts_with(ERROR) && text.contains(answer), "{text:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn silent_clients_give_their_slots_back() {
+        with_server(
+            vec![Fake {
+                id: 1,
+                answers: true,
+            }],
+            |path| {
+                let silent: Vec<_> = (0..MAX_CLIENTS)
+                    .map(|_| Client::connect(path).unwrap())
+                    .collect();
+                let start = std::time::Instant::now();
+                assert!(client::ask(path, STATUS).unwrap().starts_with("nd1 "));
+                assert!(start.elapsed() < CLIENT_PATIENCE * 2);
+                drop(silent);
+            },
+        );
+    }
+}

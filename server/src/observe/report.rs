@@ -2,26 +2,23 @@
 //!
 //! A [`DeviceReport`] without its `dump` parts answers `ctl status`; with them it answers `ctl dump`. Nothing here is
 //! read back by the device.
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-/// Direction of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// Memory to stream: the transmit ring, whose buffers are read.
-    M2s,
-    /// Stream to memory: the receive ring, whose buffers are written.
-    S2m,
+pub use neuron_protocol::registers::Direction;
+
+/// How much a report holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Queues, counters, maps.
+    Status,
+    /// Also decoded rings, flight recorders, registers.
+    Dump,
 }
 
-impl Direction {
-    /// The name the registers use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::M2s => "m2s",
-            Self::S2m => "s2m",
-        }
-    }
+/// Something that can give an account of itself. It must not change by being asked.
+pub trait Account {
+    /// Its state now.
+    fn report(&self, detail: Detail) -> DeviceReport;
 }
 
 /// What a queue waits for: the answer to "why is my copy stuck".
@@ -41,11 +38,13 @@ pub enum Wait {
     /// The ring of this direction has no base or no length; it was never initialised since the last reset.
     RingSetup {
         /// The ring in question.
+        #[serde(serialize_with = "name")]
         direction: Direction,
     },
     /// Prefetch or scheduling is off in the queue's cfg register.
     QueueEnable {
         /// The ring in question.
+        #[serde(serialize_with = "name")]
         direction: Direction,
     },
     /// The PCI command register forbids DMA.
@@ -75,6 +74,7 @@ pub enum Wait {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Doorbell {
     /// Ring that was rung.
+    #[serde(serialize_with = "name")]
     pub direction: Direction,
     /// Value written: descriptors added to the tail.
     pub count: u32,
@@ -230,4 +230,9 @@ pub struct DeviceReport {
     pub maps: Vec<MapReport>,
     /// Registers that differ from their reset value (dump only).
     pub registers: Vec<RegisterReport>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde calls")]
+fn name<S: Serializer>(direction: &Direction, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(direction.name())
 }

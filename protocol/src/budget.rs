@@ -10,6 +10,7 @@
 
 use thiserror::Error;
 
+use crate::generation::Platform;
 use crate::ring;
 
 /// What a generation's driver assumes about the speed of its DMA.
@@ -61,17 +62,6 @@ pub const KERNEL_POLL_INTERVAL: u64 = 1;
 /// Looks beyond one per microsecond of budget: the loop counts from 0 up to and including
 /// `wait / 1 + 1` (seed §4; 2.25.4.0 `neuron_dma.c`).
 const EXTRA_LOOKS: u64 = 2;
-
-/// What the driver believes it runs on, which it reads from the PCI revision (contract §2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Platform {
-    /// Real hardware: any other revision.
-    Silicon,
-    /// Revision 255.
-    Qemu,
-    /// Revision 240: the hardware emulator.
-    Emulator,
-}
 
 /// How much a driver version stretches the budget per platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod cycle;
 pub mod descriptor;
 pub mod generation;
 pub mod ioctl;

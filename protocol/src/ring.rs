@@ -13,6 +13,8 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
+use crate::descriptor::DESCRIPTOR_SIZE;
+
 /// Slots the producer always keeps free behind the consumer: one cache line of completion
 /// descriptors, `UDMA_MAX_NUM_CDESC_PER_CACHE_LINE` (seed §1, udma §7).
 pub const GUARD: u32 = 16;
@@ -29,9 +31,6 @@ pub const ALIGNMENT: u64 = 256;
 
 /// Ring sizes are a multiple of this many descriptors, so that the end is aligned as well.
 pub const SIZE_STEP: u32 = 16;
-
-/// Bytes of one descriptor (contract §8.1).
-const DESCRIPTOR_BYTES: u64 = 16;
 
 /// Nominal depth of a host-to-device ring, `DMA_H2T_DESC_COUNT` (seed §1).
 ///
@@ -116,7 +115,7 @@ impl RingSize {
 
     /// Length in bytes.
     pub const fn bytes(self) -> u64 {
-        self.0 as u64 * DESCRIPTOR_BYTES
+        self.0 as u64 * DESCRIPTOR_SIZE as u64
     }
 
     /// Checks that a ring of this size may lie at `base`.

@@ -3,6 +3,8 @@
 //! Code never asks "is it V3?": it reads the [`Generation`] it was given. A *product* is what a PCI device id names, a
 //! *generation* is the silicon architecture that several products share, a *platform* is what the PCI revision id tells
 //! the driver it runs on.
+use crate::budget::Estimate;
+
 mod product;
 mod v2;
 mod v3;
@@ -86,6 +88,8 @@ pub struct Generation {
     pub reset_flag: ResetFlag,
     /// Where the firmware mailbox window starts in the register BAR (contract §4).
     pub misc_ram: u32,
+    /// How fast its driver expects copies to be (contract §8.4).
+    pub estimate: Estimate,
 }
 
 impl Generation {

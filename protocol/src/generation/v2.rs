@@ -1,4 +1,6 @@
 //! V2, "sunda": Trn1 and Inf2.
+use crate::budget::Estimate;
+
 use super::{Block, Generation, Hbm, HostAperture, ResetFlag, SocWindow, Window};
 
 /// Trn1 and Inf2: two cores, 34 engines, two HBM stacks of 16 GiB.
@@ -31,6 +33,7 @@ pub static V2: Generation = Generation {
         with_firmware: true,
     },
     misc_ram: 0x30fa_0000,
+    estimate: Estimate::V2,
 };
 
 /// Contract §4, §5.1, §6.1, §7, §9.

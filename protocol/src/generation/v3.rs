@@ -1,4 +1,6 @@
 //! V3, "cayman": Trn2.
+use crate::budget::Estimate;
+
 use super::{Block, Generation, Hbm, HostAperture, ResetFlag, SocWindow, Window};
 
 /// Trn2: eight cores, 132 engines, four HBM stacks of 24 GiB.
@@ -34,6 +36,7 @@ pub(super) const CAYMAN: Generation = Generation {
         with_firmware: false,
     },
     misc_ram: 0x06c8_4000,
+    estimate: Estimate::V3,
 };
 
 const ENGINE_STRIDE: u32 = 0x10_0000;

@@ -232,7 +232,10 @@ pub struct DeviceReport {
     pub registers: Vec<RegisterReport>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde calls")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature serde calls"
+)]
 fn name<S: Serializer>(direction: &Direction, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(direction.name())
 }

@@ -2,6 +2,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -147,6 +148,8 @@ pub enum Progress {
     Idle,
     /// More work is ready now: serve the socket, then call again.
     Again,
+    /// Work becomes ready after this time: call again then, or earlier if a message arrives.
+    After(Duration),
 }
 
 /// A PCI function as the wire sees it. One thread owns it; no call blocks.

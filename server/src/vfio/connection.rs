@@ -1,0 +1,147 @@
+//! One client's socket: bytes and descriptors in and out, nothing of what they mean.
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use super::codec::MAX_FDS;
+use super::inbox::Inbox;
+use super::outbox::Outbox;
+
+/// What a receive call brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Bytes; there may be more.
+    Some,
+    /// Nothing for now.
+    Nothing,
+    /// The client has closed its side.
+    End,
+}
+
+/// System calls made on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// `recvmsg`.
+    pub receive: u64,
+    /// `sendmsg`.
+    pub send: u64,
+}
+
+/// A connected, non-blocking socket.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    calls: Calls,
+}
+
+impl Connection {
+    /// Takes over a connected stream socket and makes it non-blocking.
+    ///
+    /// # Errors
+    /// The flag could not be set.
+    pub fn new(socket: OwnedFd) -> Result<Self, Errno> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self {
+            socket,
+            calls: Calls::default(),
+        })
+    }
+
+    /// Receives once: as many messages as the kernel has and `inbox` has room for.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn receive(&mut self, inbox: &mut Inbox) -> Result<Received, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            self.calls.receive += 1;
+            let mut into = [IoSliceMut::new(inbox.space())];
+            match rustix::net::recvmsg(
+                &self.socket,
+                &mut into,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                other => break other?,
+            }
+        };
+        let fds = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        inbox.filled(
+            received.bytes,
+            fds.flatten(),
+            received.flags.contains(ReturnFlags::CTRUNC),
+        );
+        Ok(if received.bytes == 0 {
+            Received::End
+        } else {
+            Received::Some
+        })
+    }
+
+    /// Sends what waits until the kernel takes no more.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn send(&mut self, outbox: &mut Outbox) -> Result<(), Errno> {
+        loop {
+            let (bytes, file) = outbox.next();
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            self.calls.send += 1;
+            match send_once(self.socket.as_fd(), bytes, file) {
+                Ok(sent) => outbox.advance(sent),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// System calls so far.
+    pub fn calls(&self) -> Calls {
+        self.calls
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn send_once(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    file: Option<&Arc<File>>,
+) -> Result<usize, Errno> {
+    let Some(file) = file else {
+        return rustix::net::send(socket, bytes, SendFlags::NOSIGNAL);
+    };
+    let fds = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(Errno::NOBUFS);
+    }
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )
+}

@@ -1,0 +1,473 @@
+//! The device thread: one function, one client at a time.
+use std::any::Any;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use super::connection::{Calls, Connection, Received};
+use super::inbox::Inbox;
+use super::listener::Listener;
+use super::session::{Counters, Session};
+use super::{PciFunction, Progress};
+
+/// Commands that may wait for the device thread; a sender beyond that waits itself.
+const COMMANDS: usize = 16;
+
+/// How long to leave the listener alone after accept(2) failed, which otherwise would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a device thread ended, other than by [`Handle::stop`].
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A fault in the function, or in the wire. Only this device is lost.
+    #[error("the device failed and is no longer served: {0}; please report this with the log")]
+    Panicked(String),
+    /// A call that cannot reasonably fail.
+    #[error("{what} failed: {errno}")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// Its error.
+        #[source]
+        errno: Errno,
+    },
+}
+
+/// The device thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device is no longer served")]
+pub struct Gone;
+
+/// What the wire can say about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireStatus {
+    /// A client is connected.
+    pub connected: bool,
+    /// Connections accepted, this one included.
+    pub connections: u64,
+    /// Clients turned away because another was connected.
+    pub turned_away: u64,
+    /// Of this connection, or of the last.
+    pub counters: Counters,
+    /// Of this connection, or of the last.
+    pub calls: Calls,
+    /// `DMA_READ` and `DMA_WRITE` messages that the client has yet to answer.
+    pub dma_in_flight: usize,
+}
+
+type Call<F> = Box<dyn FnOnce(&mut F) + Send>;
+
+enum Order<F> {
+    Call(Call<F>),
+    Status(SyncSender<WireStatus>),
+}
+
+/// Wakes the device thread.
+#[derive(Debug)]
+struct Wake {
+    event: OwnedFd,
+    stop: AtomicBool,
+}
+
+impl Wake {
+    fn ring(&self) {
+        // Fails only when the counter is full, and then the thread is awake anyway.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The way to a device thread from any other thread.
+pub struct Handle<F> {
+    orders: SyncSender<Order<F>>,
+    wake: Arc<Wake>,
+}
+
+impl<F> Clone for Handle<F> {
+    fn clone(&self) -> Self {
+        Self {
+            orders: self.orders.clone(),
+            wake: self.wake.clone(),
+        }
+    }
+}
+
+impl<F> std::fmt::Debug for Handle<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl<F> Handle<F> {
+    /// Runs `call` on the device thread, between two slices of work, without waiting for it.
+    ///
+    /// # Errors
+    /// The device thread has ended.
+    pub fn send(&self, call: impl FnOnce(&mut F) + Send + 'static) -> Result<(), Gone> {
+        self.order(Order::Call(Box::new(call)))
+    }
+
+    /// Runs `call` on the device thread, between two slices of work, and returns its result. Never call this from the
+    /// device thread itself.
+    ///
+    /// # Errors
+    /// The device thread has ended, or ends before it comes to this call.
+    pub fn call<R: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut F) -> R + Send + 'static,
+    ) -> Result<R, Gone> {
+        let (sender, receiver) = sync_channel(1);
+        // Only fails if nobody waits for the result any more.
+        self.send(move |function| _ = sender.send(call(function)))?;
+        receiver.recv().map_err(|_| Gone)
+    }
+
+    /// What the wire has done so far.
+    ///
+    /// # Errors
+    /// The device thread has ended.
+    pub fn status(&self) -> Result<WireStatus, Gone> {
+        let (sender, receiver) = sync_channel(1);
+        self.order(Order::Status(sender))?;
+        receiver.recv().map_err(|_| Gone)
+    }
+
+    /// Asks the device thread to end, whatever it is doing: the client is dropped, the socket removed.
+    pub fn stop(&self) {
+        self.wake.stop.store(true, Ordering::Release);
+        self.wake.ring();
+    }
+
+    fn order(&self, order: Order<F>) -> Result<(), Gone> {
+        self.orders.send(order).map_err(|_| Gone)?;
+        self.wake.ring();
+        Ok(())
+    }
+}
+
+/// A client and what is known about it.
+struct Client {
+    connection: Connection,
+    inbox: Inbox,
+    session: Session,
+    /// Its side is closed: answer what it had sent, then end.
+    ended: bool,
+}
+
+/// One function and its socket.
+pub struct Server<F> {
+    listener: Listener,
+    function: F,
+    orders: Receiver<Order<F>>,
+    wake: Arc<Wake>,
+    client: Option<Client>,
+    status: WireStatus,
+    accept_paused: bool,
+}
+
+impl<F: PciFunction> Server<F> {
+    /// Prepares to serve `function` on `listener`.
+    ///
+    /// # Errors
+    /// No descriptor left for the wake-up event.
+    pub fn new(listener: Listener, function: F) -> Result<(Self, Handle<F>), ServeError> {
+        let event =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
+                ServeError::System {
+                    what: "eventfd",
+                    errno,
+                }
+            })?;
+        let wake = Arc::new(Wake {
+            event,
+            stop: AtomicBool::new(false),
+        });
+        let (sender, orders) = sync_channel(COMMANDS);
+        let handle = Handle {
+            orders: sender,
+            wake: wake.clone(),
+        };
+        let status = WireStatus::default();
+        Ok((
+            Self {
+                listener,
+                function,
+                orders,
+                wake,
+                client: None,
+                status,
+                accept_paused: false,
+            },
+            handle,
+        ))
+    }
+
+    /// Starts a thread called `name` that serves until [`Handle::stop`].
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn spawn(self, name: &str) -> Result<JoinHandle<Result<(), ServeError>>, ServeError>
+    where
+        F: Send + 'static,
+    {
+        let thread = std::thread::Builder::new().name(name.into());
+        thread
+            .spawn(move || self.run())
+            .map_err(|error| ServeError::System {
+                what: "starting the device thread",
+                errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+            })
+    }
+
+    /// Serves on this thread until [`Handle::stop`].
+    ///
+    /// # Errors
+    /// A panic anywhere below, which ends this device alone.
+    pub fn run(mut self) -> Result<(), ServeError> {
+        // Nothing of the function is used after a panic: it is dropped with `self`.
+        let result = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        result.unwrap_or_else(|panic| Err(ServeError::Panicked(panic_message(panic.as_ref()))))
+    }
+
+    fn serve(&mut self) -> Result<(), ServeError> {
+        let mut progress = Progress::Again;
+        while !self.wake.stop.load(Ordering::Acquire) {
+            let ready = self.wait(progress)?;
+            if ready.orders {
+                self.execute_orders();
+            }
+            // The old client's end comes before the new client's beginning.
+            if ready.client {
+                self.serve_client();
+            }
+            if ready.listener {
+                self.accept();
+            }
+            progress = self.function.run();
+            if let Some(client) = &mut self.client {
+                client.session.pump_dma(&mut self.function);
+            }
+            self.flush();
+        }
+        if self.client.take().is_some() {
+            self.function.disconnect();
+            tracing::info!("stopped while a client was connected");
+        }
+        Ok(())
+    }
+
+    /// Blocks until there is something to do; only looks if the function has work left.
+    fn wait(&mut self, progress: Progress) -> Result<Ready, ServeError> {
+        let limit = match progress {
+            Progress::Again => Some(Duration::ZERO),
+            Progress::After(delay) => Some(delay),
+            Progress::Idle => None,
+        };
+        let limit = match limit {
+            None if self.accept_paused => Some(ACCEPT_PAUSE),
+            Some(limit) if self.accept_paused => Some(limit.min(ACCEPT_PAUSE)),
+            limit => limit,
+        };
+        let limit = limit.map(|limit| {
+            Timespec::try_from(limit).unwrap_or(Timespec {
+                tv_sec: 3600,
+                tv_nsec: 0,
+            })
+        });
+        let listen = if self.accept_paused {
+            PollFlags::empty()
+        } else {
+            PollFlags::IN
+        };
+        let wake = PollFd::new(&self.wake.event, PollFlags::IN);
+        let listener = PollFd::from_borrowed_fd(self.listener.as_fd(), listen);
+        let mut all = [
+            wake,
+            listener,
+            PollFd::new(&self.wake.event, PollFlags::empty()),
+        ];
+        let mut count = 2;
+        if let Some(client) = &mut self.client {
+            let mut flags = PollFlags::empty();
+            flags.set(
+                PollFlags::IN,
+                !client.ended && !client.session.outbox().is_full(),
+            );
+            flags.set(PollFlags::OUT, client.session.outbox().pending() > 0);
+            all[2] = PollFd::from_borrowed_fd(client.connection.as_fd(), flags);
+            count = 3;
+        }
+        match poll(&mut all[..count], limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => {
+                return Err(ServeError::System {
+                    what: "poll",
+                    errno,
+                });
+            }
+        }
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let ready = Ready {
+            orders: is_ready(&all[0]),
+            listener: is_ready(&all[1]) || self.accept_paused,
+            client: count == 3 && is_ready(&all[2]),
+        };
+        self.accept_paused = false;
+        Ok(ready)
+    }
+
+    fn execute_orders(&mut self) {
+        let mut count = [0; 8];
+        // Reading resets the count; orders sent from now on ring again.
+        let _ = rustix::io::read(&self.wake.event, &mut count);
+        for _ in 0..COMMANDS {
+            match self.orders.try_recv() {
+                Ok(Order::Call(call)) => call(&mut self.function),
+                Ok(Order::Status(sender)) => _ = sender.send(self.status()),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+            }
+        }
+        // Others may have waited for room in the queue since.
+        self.wake.ring();
+    }
+
+    fn status(&self) -> WireStatus {
+        let mut status = self.status;
+        if let Some(client) = &self.client {
+            status.connected = true;
+            status.counters = client.session.counters();
+            status.calls = client.connection.calls();
+            status.dma_in_flight = client.session.dma_in_flight();
+        }
+        status
+    }
+
+    fn serve_client(&mut self) {
+        let Some(client) = &mut self.client else {
+            return;
+        };
+        if !client.ended && !client.session.outbox().is_full() {
+            match client.connection.receive(&mut client.inbox) {
+                Ok(Received::Some | Received::Nothing) => {}
+                Ok(Received::End) => client.ended = true,
+                Err(errno) => return self.drop_client(&format!("connection lost: {errno}")),
+            }
+        }
+        if let Err(error) = client.session.serve(&mut self.function, &mut client.inbox) {
+            return self.drop_client(&error.to_string());
+        }
+        self.flush();
+    }
+
+    /// Sends what waits, reads on where a full outbox had stopped, and ends a client that has left.
+    fn flush(&mut self) {
+        let Some(client) = &mut self.client else {
+            return;
+        };
+        let was_full = client.session.outbox().is_full();
+        if let Err(errno) = client.connection.send(client.session.outbox()) {
+            // What it had sent before it left still counts.
+            let reason = if client.ended {
+                String::new()
+            } else {
+                format!("cannot send: {errno}")
+            };
+            return self.drop_client(&reason);
+        }
+        if was_full && !client.session.outbox().is_full() {
+            if let Err(error) = client.session.serve(&mut self.function, &mut client.inbox) {
+                return self.drop_client(&error.to_string());
+            }
+        }
+        if client.ended && !client.session.outbox().is_full() {
+            let reason = if client.inbox.is_between_messages() {
+                ""
+            } else {
+                "in the middle of a message"
+            };
+            self.drop_client(reason);
+        }
+    }
+
+    fn drop_client(&mut self, reason: &str) {
+        self.status = self.status();
+        self.status.connected = false;
+        self.status.dma_in_flight = 0;
+        if self.client.take().is_none() {
+            return;
+        }
+        self.function.disconnect();
+        let Counters {
+            messages,
+            posted_writes,
+            refused,
+            dma_messages,
+        } = self.status.counters;
+        if reason.is_empty() {
+            tracing::info!(
+                messages,
+                posted_writes,
+                refused,
+                dma_messages,
+                "client disconnected"
+            );
+        } else {
+            tracing::warn!(
+                messages,
+                posted_writes,
+                refused,
+                dma_messages,
+                "client disconnected: {reason}"
+            );
+        }
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok(None) => {}
+            Ok(Some(socket)) if self.client.is_some() => {
+                self.status.turned_away += 1;
+                drop(socket);
+                tracing::warn!(
+                    "a second client was turned away: one device serves one client at a time"
+                );
+            }
+            Ok(Some(socket)) => match Connection::new(socket) {
+                Ok(connection) => {
+                    let (inbox, session) = (Inbox::default(), Session::default());
+                    self.client = Some(Client {
+                        connection,
+                        inbox,
+                        session,
+                        ended: false,
+                    });
+                    self.status.connections += 1;
+                    tracing::info!("client connected");
+                }
+                Err(errno) => tracing::warn!("a client was lost: {errno}"),
+            },
+            Err(errno) => {
+                self.accept_paused = true;
+                tracing::warn!("a client waits but accept failed: {errno}; see ulimit -n");
+            }
+        }
+    }
+}
+
+struct Ready {
+    orders: bool,
+    listener: bool,
+    client: bool,
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panic without a message".into())
+}

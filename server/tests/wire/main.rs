@@ -1,0 +1,14 @@
+//! The wire against clients of every kind. `proto` holds the public failure cases by name; the rest is by subject.
+#![allow(missing_docs, reason = "tests")]
+#![allow(
+    clippy::semicolon_if_nothing_returned,
+    reason = "closures sent to the mock read better as one expression"
+)]
+mod codec;
+mod hostile;
+mod interrupts;
+mod life;
+mod mock;
+mod peer;
+mod proto;
+mod regions;

@@ -1,0 +1,167 @@
+//! Options shared by everything that boots a guest, and their resolution into a lane.
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use neuron_protocol::generation::{Platform, Product};
+
+use crate::accel::{self, Choice};
+use crate::artifacts;
+use crate::lane::Lane;
+use crate::module::Module;
+use crate::progress::Progress;
+use crate::qemu::{self, Qemu};
+
+/// What to boot and what to run in it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GuestOptions {
+    /// Device model: trn1, inf2, trn2 or trn3
+    #[arg(long, default_value = "trn2")]
+    pub product: Product,
+    /// What the driver takes its surroundings to be: silicon, qemu or emulator
+    #[arg(long, default_value = "qemu")]
+    pub platform: Platform,
+    /// Guest kernel: 6.1, 6.12 (fetched) or a vmlinux or bzImage file
+    #[arg(long, default_value = "6.1", value_name = "6.1|6.12|FILE")]
+    pub kernel: String,
+    /// Kernel module to test; default: the one of this project, built for the kernel
+    #[arg(long, value_name = "FILE.ko")]
+    pub driver: Option<PathBuf>,
+    /// Parameters for the module, as for insmod
+    #[arg(long, value_name = "ARGS", default_value = "")]
+    pub driver_args: String,
+    /// Scenarios: names with commas between, `all`, `none`, or `all,-name` to leave some out
+    #[arg(long, default_value = "all", value_name = "A,B|all")]
+    pub scenario: String,
+    /// Devices in the guest
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub devices: u8,
+    /// Virtualisation; auto: KVM if it can really run a guest here
+    #[arg(long, value_enum, default_value_t)]
+    pub accel: Choice,
+    /// Guest memory in MiB [default: 2048, and 512 more for each further device]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
+    pub memory: Option<u32>,
+    /// Guest CPUs; with one alone the kernel's stall detection starves while a driver polls
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpus: u32,
+    /// Limit of the whole run in seconds
+    #[arg(long, default_value_t = 420, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    /// Text that the guest's log must contain (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    pub require: Vec<String>,
+    /// Text that it must not contain, beside oopses, warnings and DMA timeouts (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    pub reject: Vec<String>,
+    /// Further kernel command line
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub append: String,
+    /// Further QEMU argument (repeatable)
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub qemu_arg: Vec<OsString>,
+    /// Options of the device server (see `neuron-vfio-user serve --help`)
+    #[arg(last = true, value_name = "SERVER OPTIONS")]
+    pub server_args: Vec<OsString>,
+}
+
+impl GuestOptions {
+    /// Checks everything that can be checked before a boot.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its remedy.
+    pub fn lane(&self, progress: &mut Progress) -> Result<Lane> {
+        for (option, text) in [
+            ("--driver-args", &self.driver_args),
+            ("--append", &self.append),
+            ("--scenario", &self.scenario),
+        ] {
+            if text.contains('"') || text.contains('\n') {
+                bail!("{option}: quotes and line ends cannot be passed on the kernel command line");
+            }
+        }
+        let server = artifacts::server()?;
+        let init = artifacts::init()?;
+        // Bad names are cheap to find and a download is not.
+        check_scenarios(&init, &self.scenario)?;
+        let module = self
+            .driver
+            .as_ref()
+            .map(|path| Module::open(path))
+            .transpose()?;
+        progress.step("looking for QEMU");
+        let qemu = Qemu::check(artifacts::qemu()?)?;
+        progress.step(format!("looking for kernel {}", self.kernel));
+        let kernel = artifacts::kernel(&self.kernel)?;
+        let (driver, module) = if let (Some(path), Some(module)) = (&self.driver, module) {
+            (path.clone(), module)
+        } else {
+            progress.step("building the driver of this project");
+            let path = artifacts::own_driver(&kernel)?;
+            let module = Module::open(&path)?;
+            (path, module)
+        };
+        if let Some(release) = &kernel.release {
+            module.check_release(&driver, release)?;
+        }
+        progress.step("choosing the virtualisation");
+        let accel = accel::choose(self.accel, &qemu.program, &kernel.image)?;
+        qemu::check_host(accel, self.product, usize::from(self.devices))?;
+        Ok(Lane {
+            product: self.product,
+            platform: self.platform,
+            kernel,
+            driver,
+            module,
+            module_args: self.driver_args.clone(),
+            scenarios: self.scenario.clone(),
+            devices: self.devices,
+            server_args: self.server_args.clone(),
+            qemu_args: self.qemu_arg.clone(),
+            accel,
+            memory: self
+                .memory
+                .unwrap_or(2048 + 512 * (u32::from(self.devices) - 1)),
+            cpus: self.cpus,
+            timeout: Duration::from_secs(self.timeout),
+            required: self.require.clone(),
+            rejected: self.reject.clone(),
+            qemu,
+            server,
+            init,
+            append: self.append.clone(),
+            shell: false,
+            gdb: None,
+        })
+    }
+}
+
+/// `init` itself knows its scenarios; it runs on the host as well as in the guest.
+fn check_scenarios(init: &std::path::Path, wanted: &str) -> Result<()> {
+    let output = std::process::Command::new(init)
+        .arg("list")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .with_context(|| format!("{} does not run; remedy: scripts/build", init.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let known: Vec<&str> = text
+        .lines()
+        .filter_map(|l| l.split_whitespace().next())
+        .collect();
+    let unknown = |name: &&str| {
+        !known.contains(&name.trim_start_matches('-')) && !matches!(*name, "all" | "none")
+    };
+    match wanted
+        .split(',')
+        .map(str::trim)
+        .filter(|n| !n.is_empty())
+        .find(unknown)
+    {
+        Some(name) if output.status.success() => bail!(
+            "unknown scenario {name:?}; known: all, none, {}",
+            known.join(", ")
+        ),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,285 @@
+//! The QEMU lanes: our own driver and every scenario, on every product, judged by the guest's words *and* by the device's.
+//!
+//! A lane is a command line of `scripts/guest`, so that a red one can be run alone. Lanes run one at a time, across
+//! processes too, since the driver's budgets are real time. `cargo test -p neuron-guest-tests --test lanes -- trn2/qemu`
+//! runs those whose name contains the text.
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use clap::Parser;
+use libtest_mimic::{Arguments, Failed, Trial};
+use neuron_guest_tests::guest_line::Verdict;
+use neuron_guest_tests::options::GuestOptions;
+use neuron_guest_tests::outcome::{Failure, verdict};
+use neuron_guest_tests::progress::Progress;
+use neuron_guest_tests::report::Report;
+use neuron_guest_tests::{artifacts, lane, print};
+use rustix::fs::{FlockOperation, flock};
+
+/// A lane's name and its options for `scripts/guest`.
+struct Case {
+    name: &'static str,
+    options: &'static str,
+    expected: Expected,
+}
+
+enum Expected {
+    /// Everything passes.
+    Pass,
+    /// The run fails, and for this reason.
+    Fails(Failure),
+    /// There is no run, and the message contains this.
+    Refused(&'static str),
+}
+
+const fn pass(name: &'static str, options: &'static str) -> Case {
+    Case {
+        name,
+        options,
+        expected: Expected::Pass,
+    }
+}
+
+const CASES: &[Case] = &[
+    pass("trn1/qemu/6.1", "--product trn1"),
+    pass("inf2/qemu/6.1", "--product inf2"),
+    pass("trn2/qemu/6.1", "--product trn2"),
+    pass("trn3/qemu/6.1", "--product trn3"),
+    pass("trn1/silicon/6.1", "--product trn1 --platform silicon"),
+    pass("inf2/silicon/6.1", "--product inf2 --platform silicon"),
+    pass("trn2/silicon/6.1", "--product trn2 --platform silicon"),
+    pass("trn3/silicon/6.1", "--product trn3 --platform silicon"),
+    pass("trn1/qemu/6.12", "--product trn1 --kernel 6.12"),
+    pass("trn2/qemu/6.12", "--product trn2 --kernel 6.12"),
+    pass(
+        "trn2/emulator/6.1",
+        "--product trn2 --platform emulator --scenario info,buffer_copy,device_copy",
+    ),
+    pass("trn2/qemu/6.1/two-devices", "--product trn2 --devices 2"),
+    pass(
+        "inf2/silicon/6.1/two-devices",
+        "--product inf2 --platform silicon --devices 2",
+    ),
+    pass(
+        "trn2/qemu/6.1/mmap-hbm",
+        "--product trn2 --scenario info,buffer_copy,device_copy,bandwidth -- --mmap-hbm",
+    ),
+    // A judge is trusted only where it was seen to find something.
+    Case {
+        name: "judge/time-limit",
+        options: "--product trn2 --timeout 2",
+        expected: Expected::Fails(Failure::Hang),
+    },
+    Case {
+        name: "judge/required-pattern",
+        options: "--product trn2 --scenario info --require no-guest-prints-this",
+        expected: Expected::Fails(Failure::Scenario),
+    },
+    Case {
+        name: "judge/no-module-parameter",
+        options: "--product trn2 --scenario info --append neuron.module=/missing.ko",
+        expected: Expected::Fails(Failure::Scenario),
+    },
+    Case {
+        name: "judge/server-refuses",
+        options: "--product trn2 --scenario info -- --no-such-option",
+        expected: Expected::Refused("did not start"),
+    },
+    Case {
+        name: "judge/unknown-scenario",
+        options: "--scenario no_such_scenario",
+        expected: Expected::Refused("known:"),
+    },
+];
+
+/// What our driver does not offer, by scenario. Anything else that is "not offered" is a failure: a lane that quietly
+/// tests less than yesterday is worse than a red one.
+const NOT_OFFERED: &[&str] = &[];
+
+/// `bandwidth` copies at least this much (64 MiB, twice, in each of five ways), and the device must have counted it.
+const BANDWIDTH_BYTES: u64 = 10 * (64 << 20);
+
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    guest: GuestOptions,
+}
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let trials = CASES
+        .iter()
+        .map(|case| Trial::test(case.name, move || run(case)))
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn run(case: &Case) -> Result<(), Failed> {
+    // nextest starts a process for each lane.
+    let lock = artifacts::target().join("lanes.lock");
+    let lock = File::create(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|e| format!("lock: {e}"))?;
+    build()?;
+    let command = format!("run it alone: scripts/guest {}", case.options);
+    check(case).map_err(|error| Failed::from(format!("{error}\n{command}")))
+}
+
+fn check(case: &Case) -> Result<(), String> {
+    let words = std::iter::once("lane").chain(case.options.split_whitespace());
+    let options = Options::try_parse_from(words)
+        .map_err(|e| e.to_string())?
+        .guest;
+    let mut progress = Progress::new(true);
+    let outcome = options.lane(&mut progress).and_then(|lane| {
+        let report = lane::run(&lane, &mut progress, &mut |_| ())?;
+        Ok((lane, report))
+    });
+    match (outcome, &case.expected) {
+        (Err(error), Expected::Refused(why)) if format!("{error:#}").contains(why) => Ok(()),
+        (Err(error), _) => Err(format!("{error:#}")),
+        (Ok((lane, report)), Expected::Refused(why)) => Err(format!(
+            "{}\nexpected a refusal with {why:?}",
+            print::closing(&lane, &report)
+        )),
+        (Ok((lane, report)), Expected::Fails(failure)) => match verdict(&report.findings) {
+            Some(found) if found == *failure => Ok(()),
+            _ => Err(format!(
+                "{}\nexpected: {failure}",
+                print::closing(&lane, &report)
+            )),
+        },
+        (Ok((lane, report)), Expected::Pass) => {
+            let mut wrong: Vec<String> = report
+                .findings
+                .iter()
+                .map(|f| format!("{}: {}", f.failure, f.text))
+                .collect();
+            wrong.extend(guest_did_all(&options, &report));
+            wrong.extend(device_saw_it(&options, &report));
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            Err(format!(
+                "{}\n{}",
+                print::closing(&lane, &report),
+                wrong.join("\n")
+            ))
+        }
+    }
+}
+
+/// Every scenario that was asked for has a result on every device, and it is a pass.
+fn guest_did_all(options: &GuestOptions, report: &Report) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let asked: Vec<String> = match options.scenario.as_str() {
+        "all" => known_scenarios(),
+        names => names.split(',').map(str::to_owned).collect(),
+    };
+    for name in &asked {
+        let devices: BTreeSet<&str> = report
+            .scenarios
+            .iter()
+            .filter(|s| s.name == *name)
+            .map(|s| s.device.as_str())
+            .collect();
+        if !devices.contains("all") && devices.len() != usize::from(options.devices) {
+            wrong.push(format!(
+                "scenario {name} has results for {} of {} devices",
+                devices.len(),
+                options.devices
+            ));
+        }
+    }
+    for result in report
+        .scenarios
+        .iter()
+        .filter(|s| s.verdict == Verdict::NotOffered)
+    {
+        if !NOT_OFFERED.contains(&result.name.as_str()) {
+            wrong.push(format!(
+                "scenario {} was not offered by our own driver: {}",
+                result.name, result.reason
+            ));
+        }
+    }
+    if report.count(Verdict::Pass) == 0 {
+        wrong.push("nothing passed".to_owned());
+    }
+    wrong
+}
+
+/// The device tells the same story.
+fn device_saw_it(options: &GuestOptions, report: &Report) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if report.accounts.len() != usize::from(options.devices) {
+        wrong.push(format!(
+            "{} devices gave an account, not {}",
+            report.accounts.len(),
+            options.devices
+        ));
+    }
+    let measured = report
+        .scenarios
+        .iter()
+        .any(|s| s.name == "bandwidth" && s.verdict == Verdict::Pass);
+    for account in &report.accounts {
+        let c = &account.counters;
+        let mut must = |holds: bool, what: &str| {
+            if !holds {
+                wrong.push(format!("nd{}: {what}: {account:?}", account.routing_id));
+            }
+        };
+        must(
+            account.connected,
+            "QEMU was gone before the account was taken",
+        );
+        must(
+            c.errors == 0 && account.aborted.is_empty(),
+            "the device complains",
+        );
+        must(c.resets > 0, "the driver's reset never reached the device");
+        must(
+            c.descriptors > 0 && c.doorbells > 0 && c.batches > 0,
+            "the guest copied, but not through the device",
+        );
+        must(c.batches <= c.doorbells, "more batches than doorbells");
+        must(
+            !measured || c.bytes >= BANDWIDTH_BYTES,
+            "fewer bytes than the guest copied",
+        );
+    }
+    wrong
+}
+
+fn known_scenarios() -> Vec<String> {
+    let list = artifacts::init()
+        .ok()
+        .and_then(|init| Command::new(init).arg("list").output().ok());
+    let text = list
+        .map(|l| String::from_utf8_lossy(&l.stdout).into_owned())
+        .unwrap_or_default();
+    text.lines()
+        .filter_map(|l| l.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What is tested is what the sources say, not what was built last week.
+fn build() -> Result<(), String> {
+    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+    let made = BUILT.get_or_init(|| {
+        let script = artifacts::root().join("scripts/build");
+        let output = Command::new(&script)
+            .output()
+            .map_err(|e| format!("{}: {e}", script.display()))?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    });
+    made.clone()
+}

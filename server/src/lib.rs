@@ -2,4 +2,5 @@
 pub mod cli;
 pub mod control;
 pub mod observe;
+pub mod probe;
 pub mod vfio;

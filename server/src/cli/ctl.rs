@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 use super::device::control_of;
 use super::exit::Exit;
 use crate::control::client;
-use crate::control::device::Detail;
 use crate::control::protocol::{ERROR, Request};
+use crate::observe::report::Detail;
 
 /// Options of `ctl`.
 #[derive(Args, Debug)]

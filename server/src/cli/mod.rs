@@ -2,6 +2,7 @@
 mod ctl;
 mod device;
 mod exit;
+mod probe;
 mod qemu_args;
 mod size;
 
@@ -56,6 +57,8 @@ enum Command {
     QemuArgs(qemu_args::QemuArgs),
     /// Ask a running server: why is my copy stuck?
     Ctl(ctl::CtlArgs),
+    /// Copy through a running device without QEMU, compare contents, and print what was found; resets the device
+    Probe(probe::ProbeArgs),
 }
 
 fn long_help() -> String {
@@ -67,6 +70,7 @@ pub fn main() -> ExitCode {
     let exit = match Cli::parse().command {
         Command::QemuArgs(args) => args.run(),
         Command::Ctl(args) => args.run(),
+        Command::Probe(args) => args.run(),
     };
     exit.into()
 }

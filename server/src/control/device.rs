@@ -1,16 +1,17 @@
-//! What the control plane needs of a running device.
+//! A running device as the control plane sees it.
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::observe::report::DeviceReport;
+use crate::observe::log::thread_name;
+use crate::observe::report::{Account, Detail, DeviceReport, WireReport};
+use crate::vfio::{Handle, Listener, PciFunction, ServeError, Server};
 
-/// How much a report holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
-    /// Queues, counters, maps.
-    Status,
-    /// Also decoded rings, flight recorders, registers.
-    Dump,
-}
+/// Requests that may wait for one device thread. Half of what its queue takes, since each asks twice: so asking never
+/// blocks.
+const MAX_WAITING: usize = 8;
 
 /// How a device's thread ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,4 +35,93 @@ pub trait Device: Send + Sync + 'static {
 
     /// Blocks until the thread has ended. Called once, from a thread that does nothing else.
     fn wait(&self) -> Ended;
+}
+
+/// A function that is being served.
+pub struct Running<F> {
+    routing_id: u8,
+    handle: Handle<F>,
+    waiting: Arc<AtomicUsize>,
+    thread: Mutex<Option<JoinHandle<Result<(), ServeError>>>>,
+}
+
+impl<F: PciFunction + Account + Send + 'static> Running<F> {
+    /// Starts a thread that serves `function`.
+    ///
+    /// # Errors
+    /// No thread or descriptor left.
+    pub fn start(routing_id: u8, listener: Listener, function: F) -> Result<Self, ServeError> {
+        let (server, handle) = Server::new(listener, function)?;
+        let thread = Mutex::new(Some(server.spawn(&thread_name(routing_id))?));
+        Ok(Self {
+            routing_id,
+            handle,
+            waiting: Arc::default(),
+            thread,
+        })
+    }
+}
+
+/// Counts a request from when it is made until the device thread has dealt with it, or dropped it.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    fn new(count: &Arc<AtomicUsize>) -> Option<Self> {
+        // From here on a drop gives the place back.
+        let waiting = Self(Arc::clone(count));
+        (count.fetch_add(1, Ordering::Relaxed) < MAX_WAITING).then_some(waiting)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<F: PciFunction + Account + Send + 'static> Device for Running<F> {
+    fn routing_id(&self) -> u8 {
+        self.routing_id
+    }
+
+    fn report(&self, detail: Detail, patience: Duration) -> Option<DeviceReport> {
+        let waiting = Waiting::new(&self.waiting)?;
+        let (sender, receiver) = sync_channel(1);
+        let answer = move |function: &mut F| {
+            // Fails only if nobody waits any more.
+            let _ = sender.send(function.report(detail));
+            drop(waiting);
+        };
+        self.handle.send(answer).ok()?;
+        let mut report = receiver.recv_timeout(patience).ok()?;
+        // It answered just now, so it will answer this as well.
+        let wire = self.handle.status().ok()?;
+        report.wire = WireReport {
+            connected: wire.connected,
+            connections: wire.connections,
+            turned_away: wire.turned_away,
+            messages: wire.counters.messages,
+            posted_writes: wire.counters.posted_writes,
+            refused: wire.counters.refused,
+        };
+        Some(report)
+    }
+
+    fn stop(&self) {
+        self.handle.stop();
+    }
+
+    fn wait(&self) -> Ended {
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        match thread.map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ended::Stopped,
+            Some(Ok(Err(error))) => Ended::Died(error.to_string()),
+            // The thread catches panics, so this is one in its last steps.
+            Some(Err(_)) => Ended::Died("a panic while ending".to_owned()),
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! The control plane: everything around the devices' threads, none of it in their way. The only place with tokio.
 pub mod client;
 pub mod device;
-pub mod endpoint;
 pub mod protocol;
 pub mod ready;
 pub mod server;

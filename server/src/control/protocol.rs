@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::device::Detail;
+use crate::observe::report::Detail;
 
 /// Longest request line, newline included.
 pub const MAX_REQUEST: usize = 64;

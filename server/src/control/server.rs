@@ -1,4 +1,5 @@
 //! The control socket: any number of clients, none of which can hold up a device or the others.
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +9,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::device::{Detail, Device};
+use super::device::Device;
 use super::protocol::{ERROR, MAX_REQUEST, Request};
 use crate::observe::render;
-use crate::observe::report::DeviceReport;
+use crate::observe::report::{Detail, DeviceReport};
+use crate::vfio::Listener;
 
 /// Clients served at a time. The others wait in the listen backlog.
 pub const MAX_CLIENTS: usize = 8;
@@ -22,6 +24,15 @@ const DEVICE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The devices answered for.
 pub type Devices = Arc<[Arc<dyn Device>]>;
+
+/// The listener as tokio takes it. The path stays with `listener`.
+///
+/// # Errors
+/// No descriptor left, or no runtime.
+pub fn accepting(listener: &Listener) -> std::io::Result<UnixListener> {
+    let socket = listener.as_fd().try_clone_to_owned()?;
+    UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))
+}
 
 /// Serves clients until dropped.
 pub async fn serve(listener: UnixListener, devices: Devices) {
@@ -116,7 +127,6 @@ mod tests {
     use super::*;
     use crate::control::client;
     use crate::control::device::Ended;
-    use crate::control::endpoint::{Access, Endpoint};
 
     struct Fake {
         id: u8,
@@ -149,8 +159,7 @@ mod tests {
     fn with_server(fakes: Vec<Fake>, test: impl FnOnce(&Path) + Send + 'static) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ctl");
-        let (_endpoint, listener) = Endpoint::bind(&path, Access::Umask).unwrap();
-        listener.set_nonblocking(true).unwrap();
+        let listener = Listener::bind(&path).unwrap();
         let devices = fakes
             .into_iter()
             .map(|fake| Arc::new(fake) as Arc<dyn Device>)
@@ -160,7 +169,7 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let serving = tokio::spawn(serve(UnixListener::from_std(listener).unwrap(), devices));
+            let serving = tokio::spawn(serve(accepting(&listener).unwrap(), devices));
             tokio::task::spawn_blocking(move || test(&path))
                 .await
                 .unwrap();

@@ -7,9 +7,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
 
-use super::device::{Detail, Device, Ended};
+use super::device::{Device, Ended};
 use super::server;
 use crate::observe::render;
+use crate::observe::report::Detail;
+use crate::vfio::Listener;
 
 /// How long devices have to stop. Their threads work in short slices.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -34,7 +36,7 @@ pub enum Outcome {
 /// The runtime or the signal handlers cannot be had.
 pub fn run(
     devices: &[Arc<dyn Device>],
-    control: Option<std::os::unix::net::UnixListener>,
+    control: &Listener,
     ready: impl FnOnce(),
 ) -> std::io::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -51,18 +53,14 @@ pub fn run(
 
 async fn supervise(
     devices: &[Arc<dyn Device>],
-    control: Option<std::os::unix::net::UnixListener>,
+    control: &Listener,
     ready: impl FnOnce(),
 ) -> std::io::Result<Outcome> {
     let mut signals = Signals::new()?;
     let mut ends = watch(devices)?;
     let mut died = false;
     let mut left = devices.len();
-    if let Some(listener) = control {
-        listener.set_nonblocking(true)?;
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        tokio::spawn(server::serve(listener, devices.into()));
-    }
+    tokio::spawn(server::serve(server::accepting(control)?, devices.into()));
     ready();
     while left > 0 {
         tokio::select! {

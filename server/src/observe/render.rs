@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 
 use super::report::{
     Counters, DescriptorReport, DeviceReport, Direction, Doorbell, QueueReport, RingReport,
-    UnmodelledReport, Wait,
+    UnmodelledReport, Wait, WireReport,
 };
 
 /// Queues listed by `status`; `dump` lists all.
@@ -113,8 +113,7 @@ pub fn summary(device: &DeviceReport) -> String {
     line(
         &mut out,
         format_args!(
-            "nd{} {}/{}: {}",
-            device.routing_id,
+            "{}/{}: {}",
             device.product,
             device.platform,
             counters(&device.counters)
@@ -139,11 +138,7 @@ fn headline(out: &mut String, device: &DeviceReport) {
             device.product,
             device.platform,
             device.serial,
-            if device.connected {
-                "client connected"
-            } else {
-                "no client"
-            },
+            client(&device.wire),
             device.counters.resets,
         ),
     );
@@ -175,6 +170,30 @@ fn headline(out: &mut String, device: &DeviceReport) {
             format_args!("  {stuck} of {queues} queues have unfinished work"),
         ),
     }
+}
+
+fn client(wire: &WireReport) -> String {
+    let WireReport {
+        connected,
+        connections,
+        turned_away,
+        messages,
+        posted_writes,
+        refused,
+    } = wire;
+    let mut text = match (connected, connections) {
+        (true, _) => "client connected".to_owned(),
+        (false, 0) => return "no client yet".to_owned(),
+        (false, connections) => format!("no client any more, {connections} so far"),
+    };
+    let _ = write!(
+        text,
+        " ({messages} messages, {posted_writes} posted, {refused} refused)"
+    );
+    if *turned_away > 0 {
+        let _ = write!(text, ", {turned_away} turned away: one at a time");
+    }
+    text
 }
 
 fn queue_lines(out: &mut String, queue: &QueueReport) {
@@ -343,7 +362,12 @@ mod tests {
             product: "trn2".to_owned(),
             platform: "qemu".to_owned(),
             routing_id: 3,
-            connected: true,
+            wire: WireReport {
+                connected: true,
+                connections: 1,
+                messages: 9,
+                ..WireReport::default()
+            },
             bus_master: true,
             queues: vec![QueueReport {
                 engine: 128,

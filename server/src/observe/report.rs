@@ -201,6 +201,23 @@ pub struct Counters {
     pub register_writes: u64,
 }
 
+/// The connection, as the wire counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WireReport {
+    /// A client is connected.
+    pub connected: bool,
+    /// Clients so far.
+    pub connections: u64,
+    /// Clients turned away because another was connected.
+    pub turned_away: u64,
+    /// Messages from the present client, or the last.
+    pub messages: u64,
+    /// Of them writes that wait for no answer.
+    pub posted_writes: u64,
+    /// Of them refused.
+    pub refused: u64,
+}
+
 /// One device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
@@ -212,8 +229,8 @@ pub struct DeviceReport {
     pub routing_id: u8,
     /// Serial number.
     pub serial: u64,
-    /// A client is connected.
-    pub connected: bool,
+    /// The client, filled in by whoever owns the connection.
+    pub wire: WireReport,
     /// The guest allows DMA.
     pub bus_master: bool,
     /// Memory behind HBM pages that were touched, bytes.

@@ -1,0 +1,283 @@
+//! The guest's memory as the client maps it: an interval map in which the latest mapping wins.
+//!
+//! Firmware makes QEMU map, overlap, split and unmap a few dozen ranges while it boots, some of them never mapped at all
+//! (qemu client "Connect order"). None of that is an error.
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+
+use crate::vfio::Protection;
+
+/// Most mappings at a time: the `max_dma_maps` that QEMU announces (qemu client "Connect order").
+pub const MAX_MAPPINGS: usize = 65_535;
+
+/// A part of a mapped file.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    region: Arc<MmapRegion>,
+    offset: u64,
+}
+
+impl Shared {
+    /// `len` bytes from `offset` on.
+    pub(super) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
+        let offset = usize::try_from(self.offset.checked_add(offset)?).ok()?;
+        self.region.get_slice(offset, len).ok()
+    }
+}
+
+/// What is behind a mapping.
+#[derive(Clone, Debug)]
+pub enum Backing {
+    /// A file shared with the client.
+    Shared(Shared),
+    /// RAM that only the client can reach.
+    Message,
+    /// This device's own HBM, which the client mapped and now offers back.
+    OwnHbm {
+        /// Offset in BAR4.
+        bar_offset: u64,
+    },
+    /// Nothing: read-only memory without a file, or the part of a mapping past its file's end.
+    Hole,
+}
+
+/// A range with one backing.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// Bytes.
+    pub size: u64,
+    /// Permitted accesses.
+    pub protection: Protection,
+    /// What is behind it.
+    pub backing: Backing,
+}
+
+impl Mapping {
+    /// The part from `offset` on, `size` bytes long.
+    fn part(&self, offset: u64, size: u64) -> Self {
+        let backing = match &self.backing {
+            Backing::Shared(shared) => Backing::Shared(Shared {
+                region: Arc::clone(&shared.region),
+                offset: shared.offset + offset,
+            }),
+            Backing::OwnHbm { bar_offset } => Backing::OwnHbm {
+                bar_offset: bar_offset + offset,
+            },
+            other => other.clone(),
+        };
+        Self {
+            size,
+            protection: self.protection,
+            backing,
+        }
+    }
+}
+
+/// The interval map.
+#[derive(Debug, Default)]
+pub struct GuestMap {
+    mappings: BTreeMap<u64, Mapping>,
+}
+
+impl GuestMap {
+    /// Adds a range backed by a file, from `offset` of it. Returns the bytes that the file really has; the rest is a
+    /// hole. Overlapped parts of earlier mappings go.
+    ///
+    /// `size` is not 0 and `iova + size` does not overflow.
+    ///
+    /// # Errors
+    /// The file cannot be mapped, or there are too many mappings.
+    pub fn map_file(
+        &mut self,
+        iova: u64,
+        size: u64,
+        protection: Protection,
+        file: OwnedFd,
+        offset: u64,
+    ) -> Result<u64, Errno> {
+        let length = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+        let present = length.saturating_sub(offset).min(size);
+        if present == 0 {
+            self.insert(
+                iova,
+                Mapping {
+                    size,
+                    protection,
+                    backing: Backing::Hole,
+                },
+            )?;
+            return Ok(0);
+        }
+        let mut prot = ProtFlags::empty();
+        prot.set(ProtFlags::READ, protection.read);
+        prot.set(ProtFlags::WRITE, protection.write);
+        let region = MmapRegion::build(
+            Some(FileOffset::new(file.into(), offset)),
+            usize::try_from(present).map_err(|_| Errno::NOMEM)?,
+            prot.bits().cast_signed(),
+            (MapFlags::SHARED | MapFlags::NORESERVE)
+                .bits()
+                .cast_signed(),
+        )
+        .map_err(|_| Errno::INVAL)?;
+        let shared = Shared {
+            region: Arc::new(region),
+            offset: 0,
+        };
+        self.insert(
+            iova,
+            Mapping {
+                size: present,
+                protection,
+                backing: Backing::Shared(shared),
+            },
+        )?;
+        if present < size {
+            let rest = Mapping {
+                size: size - present,
+                protection,
+                backing: Backing::Hole,
+            };
+            self.insert(iova + present, rest)?;
+        }
+        Ok(present)
+    }
+
+    /// Adds a range; overlapped parts of earlier mappings go.
+    ///
+    /// # Errors
+    /// There are too many mappings.
+    pub fn insert(&mut self, iova: u64, mapping: Mapping) -> Result<(), Errno> {
+        self.remove(iova, mapping.size);
+        if self.mappings.len() >= MAX_MAPPINGS {
+            return Err(Errno::NOSPC);
+        }
+        self.mappings.insert(iova, mapping);
+        Ok(())
+    }
+
+    /// Removes a range: whole mappings and parts of mappings.
+    pub fn remove(&mut self, iova: u64, size: u64) {
+        let end = iova.saturating_add(size);
+        if let Some((&start, mapping)) = self.mappings.range_mut(..iova).next_back() {
+            let left = iova - start;
+            let old_size = mapping.size;
+            if old_size > left {
+                let tail = (start + old_size > end)
+                    .then(|| mapping.part(end - start, start + old_size - end));
+                *mapping = mapping.part(0, left);
+                if let Some(tail) = tail {
+                    self.mappings.insert(end, tail);
+                    return;
+                }
+            }
+        }
+        while let Some((&start, mapping)) = self.mappings.range(iova..end).next() {
+            let tail = (start + mapping.size > end)
+                .then(|| mapping.part(end - start, start + mapping.size - end));
+            self.mappings.remove(&start);
+            if let Some(tail) = tail {
+                self.mappings.insert(end, tail);
+            }
+        }
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.mappings.clear();
+    }
+
+    /// The mapping that holds an address, and the offset in it.
+    pub fn find(&self, iova: u64) -> Option<(&Mapping, u64)> {
+        let (start, mapping) = self.mappings.range(..=iova).next_back()?;
+        let offset = iova - start;
+        (offset < mapping.size).then_some((mapping, offset))
+    }
+
+    /// All of it, by address.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Mapping)> {
+        self.mappings.iter().map(|(iova, mapping)| (*iova, mapping))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RW: Protection = Protection {
+        read: true,
+        write: true,
+    };
+
+    /// `OwnHbm` remembers where its first byte came from, which is what splits must keep right.
+    fn tagged(size: u64, tag: u64) -> Mapping {
+        Mapping {
+            size,
+            protection: RW,
+            backing: Backing::OwnHbm { bar_offset: tag },
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn splits_and_overlaps_keep_every_byte_right(
+            steps in proptest::collection::vec((any::<bool>(), 0u64..64, 1u64..32), 1..40)
+        ) {
+            let mut map = GuestMap::default();
+            let mut model = BTreeMap::new();
+            for (step, (insert, iova, size)) in (0u64..).zip(steps) {
+                if insert {
+                    map.insert(iova, tagged(size, step * 1000)).unwrap();
+                    model.extend((0..size).map(|n| (iova + n, step * 1000 + n)));
+                } else {
+                    map.remove(iova, size);
+                    (iova..iova + size).for_each(|at| { model.remove(&at); });
+                }
+                for at in 0..100 {
+                    let found = map.find(at).map(|(mapping, offset)| match mapping.backing {
+                        Backing::OwnHbm { bar_offset } => bar_offset + offset,
+                        _ => unreachable!(),
+                    });
+                    prop_assert_eq!(found, model.get(&at).copied(), "at {}", at);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_shorter_than_its_mapping_leaves_a_hole() {
+        let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        let mut map = GuestMap::default();
+        assert_eq!(map.map_file(0x1_0000, 8192, RW, file, 0), Ok(4096));
+        assert!(matches!(
+            map.find(0x1_0fff).unwrap().0.backing,
+            Backing::Shared(_)
+        ));
+        assert!(matches!(
+            map.find(0x1_1000).unwrap().0.backing,
+            Backing::Hole
+        ));
+        assert!(map.find(0x1_2000).is_none());
+    }
+
+    #[test]
+    fn ranges_at_the_end_of_the_address_space_are_safe() {
+        let mut map = GuestMap::default();
+        map.insert(u64::MAX - 4096, tagged(4096, 0)).unwrap();
+        assert!(map.find(u64::MAX - 1).is_some());
+        assert!(map.find(u64::MAX).is_none());
+        map.remove(u64::MAX - 10, u64::MAX);
+        assert!(map.find(u64::MAX - 1).is_none());
+        assert!(map.find(u64::MAX - 11).is_some());
+    }
+}

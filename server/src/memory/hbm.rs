@@ -1,0 +1,210 @@
+//! Device DRAM: one sparse file, laid out as BAR4 shows it, reached by device address as well.
+use std::fs::File;
+use std::sync::Arc;
+
+use neuron_protocol::generation::{Generation, Platform};
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use super::{Sparse, Unmapped};
+
+/// Sizes and places of the stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HbmGeometry {
+    /// Device-side address of each stack.
+    pub soc_bases: &'static [u64],
+    /// Populated bytes of a stack.
+    pub stack_size: u64,
+    /// Distance between stacks in BAR4, bytes.
+    pub bar_stride: u64,
+}
+
+/// Why a requested HBM size is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HbmSizeError {
+    /// This product and platform have one size.
+    #[error(
+        "the driver takes the size of HBM from BAR4 only on platform qemu of trn2 and trn3; elsewhere it is fixed at \
+         {fixed:#x} bytes per stack (untouched pages cost nothing, so there is no need to shrink it)"
+    )]
+    Fixed {
+        /// Bytes per stack.
+        fixed: u64,
+    },
+    /// Not a power of two, or out of range.
+    #[error(
+        "the size of HBM must be a power of two from {MIN} (256 MiB) to {MAX} (256 GiB): BAR4 holds it whole"
+    )]
+    Size,
+}
+
+/// The driver carves 16 MiB out of each stack (contract §3); below this nothing useful is left.
+const MIN: u64 = 256 << 20;
+/// The window of a stack is 64 GiB (contract §1.1).
+const MAX: u64 = 256 << 30;
+/// Below the 24 GiB that the driver takes for a stack's end in BAR4 whatever the BAR's size (facts §1.4).
+const DEFAULT: u64 = 64 << 30;
+
+impl HbmGeometry {
+    /// The stacks of a product on a platform; `size` is the total asked for, if any.
+    ///
+    /// # Errors
+    /// A size that this combination cannot have.
+    pub fn new(
+        generation: &Generation,
+        platform: Platform,
+        size: Option<u64>,
+    ) -> Result<Self, HbmSizeError> {
+        let hbm = &generation.hbm;
+        if !(hbm.sized_by_bar && platform == Platform::Qemu) {
+            return match size {
+                Some(_) => Err(HbmSizeError::Fixed {
+                    fixed: hbm.stack_size,
+                }),
+                None => Ok(Self {
+                    soc_bases: hbm.soc_bases,
+                    stack_size: hbm.stack_size,
+                    bar_stride: hbm.bar_stride,
+                }),
+            };
+        }
+        let size = size.unwrap_or(DEFAULT);
+        if !size.is_power_of_two() || !(MIN..=MAX).contains(&size) {
+            return Err(HbmSizeError::Size);
+        }
+        let stacks = u64::try_from(hbm.soc_bases.len()).unwrap_or(u64::MAX);
+        Ok(Self {
+            soc_bases: hbm.soc_bases,
+            stack_size: size / stacks,
+            bar_stride: size / stacks,
+        })
+    }
+
+    /// Bytes of BAR4.
+    pub fn bar_size(&self) -> u64 {
+        self.bar_stride * u64::try_from(self.soc_bases.len()).unwrap_or(0)
+    }
+}
+
+/// Device DRAM.
+#[derive(Debug)]
+pub struct Hbm {
+    geometry: HbmGeometry,
+    memory: Sparse,
+}
+
+impl Hbm {
+    pub(super) fn new(geometry: HbmGeometry) -> Result<Self, Errno> {
+        Ok(Self {
+            geometry,
+            memory: Sparse::new("neuron-hbm", geometry.bar_size())?,
+        })
+    }
+
+    /// Sizes and places of the stacks.
+    pub fn geometry(&self) -> HbmGeometry {
+        self.geometry
+    }
+
+    /// The file behind BAR4, same offsets.
+    pub fn file(&self) -> &Arc<File> {
+        self.memory.file()
+    }
+
+    /// Up to `len` bytes at a device-side address; `None` outside every stack's window.
+    pub(super) fn at_soc(
+        &self,
+        address: u64,
+        len: usize,
+    ) -> Option<Result<VolatileSlice<'_>, Unmapped>> {
+        let HbmGeometry {
+            soc_bases,
+            stack_size,
+            bar_stride,
+        } = self.geometry;
+        // A stack's window is as wide as the distance in BAR4, and never less than the stack.
+        let window = bar_stride.max(stack_size);
+        let (stack, distance) = soc_bases
+            .iter()
+            .enumerate()
+            .filter_map(|(stack, base)| Some((stack, address.checked_sub(*base)?)))
+            .find(|(_, distance)| *distance < window)?;
+        let past = Unmapped::PastStack {
+            stack,
+            size: stack_size,
+        };
+        let Some(left) = stack_size.checked_sub(distance).filter(|left| *left > 0) else {
+            return Some(Err(past));
+        };
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let offset = bar_stride * u64::try_from(stack).unwrap_or(0) + distance;
+        Some(self.memory.slice(offset, len).ok_or(past))
+    }
+
+    /// `len` bytes at an offset of BAR4, if they are populated.
+    pub fn at_bar(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
+        let in_stack = offset % self.geometry.bar_stride;
+        let end = in_stack.checked_add(u64::try_from(len).ok()?)?;
+        if end > self.geometry.stack_size {
+            return None;
+        }
+        self.memory.slice(offset, len)
+    }
+
+    /// Bytes behind touched pages.
+    pub fn resident(&self) -> u64 {
+        self.memory.resident()
+    }
+
+    pub(super) fn clear(&self) {
+        self.memory.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use neuron_protocol::generation::{V2, V3, V4};
+    use vm_memory::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn bar4_sizes_of_contract_1_1() {
+        let bar = |generation, platform, size| {
+            HbmGeometry::new(generation, platform, size).map(|geometry| geometry.bar_size())
+        };
+        assert_eq!(bar(&V2, Platform::Silicon, None), Ok(32 << 30));
+        assert_eq!(bar(&V2, Platform::Qemu, None), Ok(32 << 30));
+        assert_eq!(bar(&V3, Platform::Silicon, None), Ok(256 << 30));
+        assert_eq!(bar(&V4, Platform::Emulator, None), Ok(256 << 30));
+        assert_eq!(bar(&V3, Platform::Qemu, Some(4 << 30)), Ok(4 << 30));
+        assert_eq!(
+            bar(&V3, Platform::Qemu, Some(3 << 30)),
+            Err(HbmSizeError::Size)
+        );
+        assert_eq!(
+            bar(&V3, Platform::Qemu, Some(1 << 20)),
+            Err(HbmSizeError::Size)
+        );
+        assert!(matches!(
+            bar(&V3, Platform::Silicon, Some(4 << 30)),
+            Err(HbmSizeError::Fixed { .. })
+        ));
+    }
+
+    #[test]
+    fn bar4_and_engines_see_the_same_bytes() {
+        let hbm = Hbm::new(HbmGeometry::new(&V3, Platform::Silicon, None).unwrap()).unwrap();
+        let device = hbm.at_soc(0x8000_0000_0000 + 0x1000, 8).unwrap().unwrap();
+        device.write_obj(0x1234_5678u32, 0).unwrap();
+        assert_eq!(
+            hbm.at_bar((128 << 30) + 0x1000, 4)
+                .unwrap()
+                .read_obj::<u32>(0)
+                .unwrap(),
+            0x1234_5678
+        );
+        assert!(hbm.at_bar((24 << 30) - 2, 4).is_none());
+        assert!(hbm.at_soc(0x4000_0000_0000, 4).is_none());
+    }
+}

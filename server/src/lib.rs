@@ -3,5 +3,7 @@ pub mod cli;
 pub mod control;
 pub mod memory;
 pub mod observe;
+pub mod policy;
 pub mod probe;
+pub mod udma;
 pub mod vfio;

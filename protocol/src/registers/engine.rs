@@ -236,6 +236,20 @@ pub fn general_name(offset: u32) -> Option<&'static str> {
     })
 }
 
+/// Name of a register of the SDMA wrapper, if it is known (contract §5.3, facts §3.5).
+#[must_use]
+pub const fn sdma_name(offset: u32) -> Option<&'static str> {
+    Some(match offset {
+        0x00 => "event_accel",
+        0x1c => "rob",
+        0x20 => "wob",
+        0x100 => "group_mask",
+        0x104 => "last_node",
+        0x800 => "cfg_800",
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::queue;

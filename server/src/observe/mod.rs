@@ -1,6 +1,8 @@
 //! What is said about the device, one way: nothing here influences it.
+pub mod event;
 pub mod log;
 pub mod rate;
+pub mod recorder;
 pub mod render;
 pub mod report;
 pub mod writer;

@@ -1,0 +1,425 @@
+//! The PCI function: what a Neuron device is to the bus.
+//!
+//! A state machine without clock, socket or thread: accesses and replies go in, replies, messages and events come out.
+//! The path of an access is `region_write` -> `registers` -> the block that owns the register -> an engine's queue, and
+//! of the work it starts `run` -> [`crate::udma`] -> [`crate::memory`].
+mod config_space;
+mod mailbox;
+mod misc_ram;
+mod register_file;
+mod registers;
+mod report;
+mod semaphores;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use neuron_protocol::generation::{Generation, Platform, Product};
+use rustix::io::Errno;
+
+use crate::memory::{Backing, HbmGeometry, Mapping, Memory};
+use crate::observe::event::{EventKind, Observers, Scope};
+use crate::policy::{Point, Policies, Verdict};
+use crate::udma::{Context, FaultKind, Request, Slice, Totals, Udma};
+use crate::vfio::{
+    DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction, Progress, Region,
+    RegionMmap, SparseArea,
+};
+use config_space::{Bar, ConfigSpace};
+use mailbox::Mailbox;
+use misc_ram::MiscRam;
+use register_file::RegisterFile;
+use semaphores::Semaphores;
+
+/// Bytes copied between two looks at the socket: a read is answered after at most this much work.
+pub const SLICE_BYTES: u64 = 4 << 20;
+
+/// vfio region of configuration space (`VFIO_PCI_CONFIG_REGION_INDEX`).
+const CONFIG_REGION: u32 = 7;
+/// The register window.
+const REGISTER_BAR: usize = 0;
+/// The register window again, on platform qemu: drivers up to 2.24.7 look there (contract §13.1).
+const REGISTER_BAR_ALIAS: usize = 2;
+/// HBM.
+const HBM_BAR: usize = 4;
+
+/// What a device is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Which product.
+    pub product: Product,
+    /// What the driver takes its surroundings to be.
+    pub platform: Platform,
+    /// Position in its server, 0 to 63: the driver refuses more (contract §3).
+    pub routing_id: u8,
+    /// Serial number, not 0: the driver prints an error for that (contract §4).
+    pub serial: u64,
+    /// Sizes and places of HBM.
+    pub hbm: HbmGeometry,
+    /// Let the client map HBM. Every register write is then synchronous (qemu client "MMIO").
+    pub mmap_hbm: bool,
+}
+
+/// Who asked the client for an access.
+#[derive(Clone, Copy, Debug)]
+enum Asker {
+    Udma(u64),
+    Mailbox { len: usize },
+}
+
+/// Totals that are not the engines'.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    register_reads: u64,
+    register_writes: u64,
+    resets: u64,
+}
+
+/// A Neuron device.
+#[derive(Debug)]
+pub struct NeuronFunction {
+    config: Config,
+    generation: &'static Generation,
+    info: FunctionInfo,
+    identity: config_space::Identity,
+    pci: ConfigSpace,
+    memory: Memory,
+    udma: Udma,
+    misc_ram: MiscRam,
+    mailbox: Mailbox,
+    semaphores: Semaphores,
+    file: RegisterFile,
+    observers: Observers,
+    policies: Policies,
+    totals: Totals,
+    counters: Counters,
+    now: Duration,
+    connected: bool,
+    /// Accesses for the client to make, not yet taken by the wire.
+    outgoing: VecDeque<(u64, DmaRequest)>,
+    askers: HashMap<u64, Asker>,
+    next_dma: u64,
+}
+
+impl NeuronFunction {
+    /// A device as after power-on.
+    ///
+    /// # Errors
+    /// The kernel refuses memory.
+    pub fn new(config: Config) -> Result<Self, Errno> {
+        let generation = config.product.generation();
+        let memory = Memory::new(generation, config.hbm)?;
+        let identity = identity(&config);
+        let info = info(&config, &identity, &memory);
+        let misc_ram = MiscRam::new(misc_ram::Identity {
+            api_version: 0,
+            routing_id: config.routing_id,
+            serial: config.serial,
+        });
+        Ok(Self {
+            pci: ConfigSpace::new(&identity),
+            udma: Udma::new(generation),
+            mailbox: Mailbox::default(),
+            semaphores: Semaphores::new(generation),
+            file: RegisterFile::default(),
+            observers: Observers::default(),
+            policies: Policies::default(),
+            totals: Totals::default(),
+            counters: Counters::default(),
+            now: Duration::ZERO,
+            connected: false,
+            outgoing: VecDeque::new(),
+            askers: HashMap::new(),
+            next_dma: 0,
+            config,
+            generation,
+            info,
+            identity,
+            memory,
+            misc_ram,
+        })
+    }
+
+    /// Its consumers of events.
+    pub fn observers_mut(&mut self) -> &mut Observers {
+        &mut self.observers
+    }
+
+    /// What may change its outcomes.
+    pub fn policies_mut(&mut self) -> &mut Policies {
+        &mut self.policies
+    }
+
+    /// What it was made of.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Splits the device into its engines and what they work with.
+    fn engines(&mut self) -> (&mut Udma, Context<'_>) {
+        let context = Context {
+            memory: &self.memory,
+            observers: &mut self.observers,
+            policies: &mut self.policies,
+            now: self.now,
+            totals: &mut self.totals,
+        };
+        (&mut self.udma, context)
+    }
+
+    /// Does the work of a reset and says so; what acknowledges it comes after.
+    ///
+    /// `map` holds the cores, one bit each; `None` is the whole device. Returns whether to acknowledge.
+    fn reset_cores(&mut self, map: Option<u32>) -> bool {
+        if self.policies.judge(Point::Reset) != Verdict::Proceed {
+            return false;
+        }
+        let generation = self.generation;
+        match map {
+            None => {
+                self.udma.reset(|_| true);
+                self.semaphores = Semaphores::new(generation);
+                self.mailbox = Mailbox::default();
+                self.askers.clear();
+                self.outgoing.clear();
+            }
+            Some(map) => {
+                for core in (0..generation.cores).filter(|core| map & 1 << core != 0) {
+                    let first = core * generation.engines_per_core;
+                    self.udma.reset(|engine| (first..first + generation.engines_per_core).contains(&engine));
+                    // The engine of the driver's own copies is shared: only this core's queue (contract §7).
+                    if let Some((engine, queue)) = generation.h2t_queue(core) {
+                        self.udma.reset_queue(engine, queue);
+                    }
+                }
+            }
+        }
+        self.counters.resets += 1;
+        self.observers.emit(Scope::Device, EventKind::Reset { map: map.unwrap_or(u32::MAX) });
+        true
+    }
+
+    /// Power-on state of everything but memory maps and the account.
+    fn power_on(&mut self) {
+        self.pci = ConfigSpace::new(&self.identity);
+        self.udma.reset(|_| true);
+        self.misc_ram.reset();
+        self.mailbox = Mailbox::default();
+        self.semaphores = Semaphores::new(self.generation);
+        self.file.reset();
+        self.outgoing.clear();
+        self.askers.clear();
+    }
+
+    fn ask(&mut self, asker: Asker, request: DmaRequest) {
+        let id = self.next_dma;
+        self.next_dma += 1;
+        self.askers.insert(id, asker);
+        self.outgoing.push_back((id, request));
+    }
+
+    /// Makes an access that an engine asked for: registers here and now, guest memory by message.
+    fn serve(&mut self, id: u64, request: Request) {
+        let reply = match request {
+            Request::ReadGuest { iova, len } => return self.ask(Asker::Udma(id), DmaRequest::Read { iova, len }),
+            Request::WriteGuest { iova, data } => return self.ask(Asker::Udma(id), DmaRequest::Write { iova, data }),
+            Request::ReadRegister { offset, len } => {
+                let mut data = vec![0; len];
+                self.read_registers(offset, &mut data);
+                Ok(data)
+            }
+            Request::WriteRegister { offset, data } => {
+                self.write_registers(offset, &data).map(|()| Vec::new()).map_err(|_| FaultKind::PartialRegister)
+            }
+        };
+        let (udma, mut context) = self.engines();
+        udma.complete(id, reply, &mut context);
+    }
+
+    /// Runs the mailbox until it waits for somebody.
+    fn run_mailbox(&mut self) {
+        while self.mailbox.busy() {
+            match self.mailbox.step(&self.memory) {
+                Ok(mailbox::Step::Idle) => return,
+                Ok(mailbox::Step::Execute(request)) => self.execute(&request),
+                Ok(mailbox::Step::Transfer(Request::ReadGuest { iova, len })) => {
+                    return self.ask(Asker::Mailbox { len }, DmaRequest::Read { iova, len });
+                }
+                Ok(mailbox::Step::Transfer(Request::WriteGuest { iova, data })) => {
+                    let len = data.len();
+                    return self.ask(Asker::Mailbox { len }, DmaRequest::Write { iova, data });
+                }
+                Ok(mailbox::Step::Transfer(_)) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "mailbox request not answered; the driver will time out and try again");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl PciFunction for NeuronFunction {
+    fn info(&self) -> &FunctionInfo {
+        &self.info
+    }
+
+    fn tick(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        self.connected = true;
+        match usize::try_from(region) {
+            Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => self.read_registers(offset, data),
+            Ok(HBM_BAR) => self.read_hbm(offset, data),
+            _ if region == CONFIG_REGION => self.pci.read(offset, data),
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        self.connected = true;
+        match usize::try_from(region) {
+            Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => self.write_registers(offset, data),
+            Ok(HBM_BAR) => {
+                self.write_hbm(offset, data);
+                Ok(())
+            }
+            _ if region == CONFIG_REGION => {
+                let before = self.pci.bus_master();
+                self.pci.write(offset, data);
+                if !before && self.pci.bus_master() {
+                    self.udma.wake_all();
+                }
+                Ok(())
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
+        self.connected = true;
+        let DmaMap { iova, size, protection, file } = map;
+        if let Some((file, offset)) = file {
+            let present = self.memory.guest.map_file(iova, size, protection, file, offset)?;
+            if present < size {
+                tracing::warn!(
+                    "the file behind guest memory {iova:#x}+{size:#x} ends after {present:#x} bytes; DMA to the rest fails"
+                );
+            }
+            return Ok(());
+        }
+        let bar = self.pci.bar_address(HBM_BAR);
+        let inside = iova.checked_sub(bar).filter(|offset| {
+            bar != 0 && offset.checked_add(size).is_some_and(|end| end <= self.config.hbm.bar_size())
+        });
+        let backing = match inside {
+            Some(bar_offset) => Backing::OwnHbm { bar_offset },
+            None if protection.write => Backing::Message,
+            // ROM: nothing to write, and nothing an engine has to read there.
+            None => Backing::Hole,
+        };
+        self.memory.guest.insert(iova, Mapping { size, protection, backing })
+    }
+
+    fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
+        match unmap {
+            DmaUnmap::All => self.memory.guest.clear(),
+            DmaUnmap::Range { iova, size } => self.memory.guest.remove(iova, size),
+        }
+        Ok(())
+    }
+
+    fn set_irqs(&mut self, irqs: IrqSet) -> Result<(), Errno> {
+        // No source of interrupts exists in the driver's contract (contract §1): an eventfd would never be signalled.
+        match irqs.action {
+            IrqAction::Eventfds(fds) if fds.iter().any(Option::is_some) => Err(Errno::INVAL),
+            _ => Ok(()),
+        }
+    }
+
+    fn reset(&mut self) {
+        self.power_on();
+        self.observers.emit(Scope::Device, EventKind::Reset { map: u32::MAX });
+    }
+
+    fn disconnect(&mut self) {
+        self.connected = false;
+        self.power_on();
+        self.memory.guest.clear();
+        self.memory.clear_device();
+    }
+
+    fn run(&mut self) -> Progress {
+        // Without bus mastering nothing may touch memory; work waits for it.
+        if !self.pci.bus_master() {
+            return Progress::Idle;
+        }
+        self.run_mailbox();
+        let mut slice = SLICE_BYTES;
+        loop {
+            let (udma, mut context) = self.engines();
+            match udma.run(&mut slice, &mut context) {
+                Slice::Idle => return Progress::Idle,
+                Slice::Again => return Progress::Again,
+                Slice::Request { id, request } => self.serve(id, request),
+            }
+        }
+    }
+
+    fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
+        self.outgoing.pop_front()
+    }
+
+    fn dma_reply(&mut self, id: u64, reply: DmaReply) {
+        match self.askers.remove(&id) {
+            None => {}
+            Some(Asker::Udma(id)) => {
+                let (udma, mut context) = self.engines();
+                udma.complete(id, reply.map_err(FaultKind::Client), &mut context);
+            }
+            Some(Asker::Mailbox { len }) => {
+                if let Err(error) = self.mailbox.complete(len, reply.ok()) {
+                    tracing::warn!(%error, "mailbox request not answered; the driver will time out and try again");
+                }
+            }
+        }
+    }
+}
+
+fn identity(config: &Config) -> config_space::Identity {
+    let registers = config.product.generation().register_bar_size;
+    let register_bar = |index| Bar {
+        index,
+        size: registers,
+        // Too large for the 32-bit windows that bridges have for memory that is not prefetchable.
+        prefetchable: registers >= 1 << 32,
+    };
+    let mut bars = vec![register_bar(REGISTER_BAR)];
+    if config.platform == Platform::Qemu {
+        bars.push(register_bar(REGISTER_BAR_ALIAS));
+    }
+    bars.push(Bar { index: HBM_BAR, size: config.hbm.bar_size(), prefetchable: true });
+    config_space::Identity {
+        device_id: config.product.device_id(),
+        revision_id: config.platform.revision_id(),
+        bars,
+    }
+}
+
+fn info(config: &Config, identity: &config_space::Identity, memory: &Memory) -> FunctionInfo {
+    let mut regions = vec![Region::default(); 9];
+    for bar in &identity.bars {
+        regions[bar.index] = Region { size: bar.size, read: true, write: true, mmap: None };
+    }
+    if config.mmap_hbm {
+        let HbmGeometry { soc_bases, stack_size, bar_stride } = config.hbm;
+        let areas = (0..).zip(soc_bases).map(|(stack, _)| SparseArea { offset: stack * bar_stride, size: stack_size });
+        regions[HBM_BAR].mmap = Some(RegionMmap { file: memory.hbm.file().clone(), areas: areas.collect() });
+    }
+    let size = config_space::SIZE as u64;
+    regions[CONFIG_REGION as usize] = Region { size, read: true, write: true, mmap: None };
+    FunctionInfo { regions, irqs: vec![Irq::default(); 5] }
+}

@@ -1,0 +1,235 @@
+//! Accesses to the register BAR and to HBM through its BAR.
+use neuron_protocol::generation::Block;
+use neuron_protocol::mailbox::{self, Command as MailboxCommand, DATA_WINDOW_SIZE, RequestHeader, Status};
+use neuron_protocol::registers::{RegisterName, engine, misc_ram as window};
+use rustix::io::Errno;
+use tracing::Level;
+
+use super::NeuronFunction;
+use super::mailbox::Request;
+use super::misc_ram::Command;
+use crate::memory;
+use crate::observe::event::{EventKind, Scope};
+use crate::observe::log::REGISTERS;
+use crate::policy::{Point, Verdict};
+
+impl NeuronFunction {
+    /// Reads any stretch of the register BAR: memory as bytes, registers as the words that hold them.
+    pub(super) fn read_registers(&mut self, offset: u64, data: &mut [u8]) {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let left = &mut data[done..];
+            if let Some(slice) = self.memory.tiles.at(at, left.len()) {
+                memory::read_bytes(&slice, &mut left[..slice.len()]);
+                done += slice.len();
+                continue;
+            }
+            let skip = usize::try_from(at % 4).unwrap_or(0);
+            let word = self.read_register(at - at % 4).to_le_bytes();
+            let len = left.len().min(4 - skip);
+            left[..len].copy_from_slice(&word[skip..skip + len]);
+            done += len;
+        }
+    }
+
+    /// Writes any stretch of the register BAR.
+    ///
+    /// # Errors
+    /// Part of a register: the bus has no such access (contract head), and merging would invent one. What came before
+    /// it is written.
+    pub(super) fn write_registers(&mut self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let left = &data[done..];
+            if let Some(slice) = self.memory.tiles.at(at, left.len()) {
+                memory::write_bytes(&left[..slice.len()], &slice);
+                done += slice.len();
+                continue;
+            }
+            let Some(word) = left.first_chunk().filter(|_| at % 4 == 0) else {
+                let name = RegisterName { generation: self.generation, offset: at - at % 4 };
+                tracing::warn!("write of {} bytes at {at:#x} ignored: {name} takes whole aligned words", left.len());
+                return Err(Errno::INVAL);
+            };
+            self.write_register(at, u32::from_le_bytes(*word));
+            done += 4;
+        }
+        Ok(())
+    }
+
+    fn read_register(&mut self, offset: u64) -> u32 {
+        self.counters.register_reads += 1;
+        let known = self.generation.decode(offset).and_then(|at| match at.block {
+            Block::Udma => self.udma.read(at.index, engine::locate(at.offset)?),
+            Block::MiscRam => self.misc_ram.read(at.offset),
+            Block::CoreTile | Block::TopSp => self.semaphores.read(at),
+            // Done is 0: resets take no time (contract §7).
+            Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => Some(0),
+            _ => None,
+        });
+        let value = known.unwrap_or_else(|| {
+            self.account(offset, false);
+            self.file.read(offset)
+        });
+        self.trace("read ", offset, value);
+        value
+    }
+
+    fn write_register(&mut self, offset: u64, value: u32) {
+        self.counters.register_writes += 1;
+        self.trace("write", offset, value);
+        let Some(at) = self.generation.decode(offset) else { return self.keep(offset, value) };
+        match at.block {
+            Block::Udma => {
+                let Some(location) = engine::locate(at.offset) else { return self.keep(offset, value) };
+                let (udma, mut context) = self.engines();
+                if udma.write(at.index, location, value, &mut context) {
+                    self.keep(offset, value);
+                }
+            }
+            Block::MiscRam => match self.misc_ram.write(at.offset, value) {
+                Some(command) => self.command(command),
+                None => self.keep(offset, value),
+            },
+            Block::CoreTile | Block::TopSp => {
+                if !self.semaphores.write(at, value) {
+                    self.keep(offset, value);
+                }
+            }
+            Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => self.reset_flag(value),
+            _ => self.keep(offset, value),
+        }
+    }
+
+    /// A register without behaviour: it reads back.
+    fn keep(&mut self, offset: u64, value: u32) {
+        self.account(offset, true);
+        self.file.write(offset, value);
+    }
+
+    fn account(&mut self, offset: u64, write: bool) {
+        let name = RegisterName { generation: self.generation, offset };
+        if !name.is_known() && self.file.touch(offset, write) {
+            tracing::debug!("register without behaviour: {name} at {offset:#x}");
+        }
+    }
+
+    fn trace(&self, what: &str, offset: u64, value: u32) {
+        if tracing::enabled!(target: REGISTERS, Level::TRACE) {
+            let name = RegisterName { generation: self.generation, offset };
+            tracing::trace!(target: REGISTERS, "{what} {value:#010x} {name}");
+        }
+    }
+
+    /// The reset doorbell of platform qemu. Where firmware takes part it does the reset (contract §7).
+    fn reset_flag(&mut self, value: u32) {
+        if self.generation.reset_flag.with_firmware {
+            return;
+        }
+        // A whole-device reset is 0 in drivers up to 2.25.4.0 and all ones in 2.30.2.0 (contract §12.3).
+        let map = (value != 0 && value != u32::MAX).then_some(value);
+        self.reset_cores(map);
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::None => {}
+            Command::Reset(map) => {
+                if self.reset_cores(map) {
+                    self.misc_ram.acknowledge_reset();
+                }
+            }
+            Command::LegacyMailbox { request, response } => self.mailbox.start(request, response),
+            Command::RegisterMailbox => self.register_mailbox(),
+        }
+    }
+
+    /// Executes a request of the legacy mailbox.
+    pub(super) fn execute(&mut self, request: &Request) {
+        if self.policies.judge(Point::Mailbox { command: request.command }) != Verdict::Proceed {
+            self.mailbox = super::Mailbox::default();
+            return;
+        }
+        let (status, payload) = match MailboxCommand::from_number(request.command) {
+            Some(MailboxCommand::Read) => (Status::Ok, self.read_for_mailbox(&request.payload)),
+            Some(MailboxCommand::PostToCw) => (Status::Ok, Vec::new()),
+            _ => (Status::UnknownCommand, Vec::new()),
+        };
+        self.note_mailbox(request.command, request.sequence.get(), status);
+        if let Err(error) = self.mailbox.answer(status, &payload) {
+            tracing::warn!(%error, "mailbox request not answered");
+        }
+    }
+
+    /// One word per device-side address asked for; 0 where no register stands (contract §4.1).
+    fn read_for_mailbox(&mut self, payload: &[u8]) -> Vec<u8> {
+        let addresses = payload.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes));
+        addresses
+            .take(mailbox::MAX_READ_REGISTERS)
+            .flat_map(|address| {
+                let mut word = [0; 4];
+                if let Some((offset, left)) = self.generation.soc_to_bar(address)
+                    && left >= 4
+                {
+                    self.read_registers(offset, &mut word);
+                }
+                word
+            })
+            .collect()
+    }
+
+    /// The register mailbox (contract §4.2): header and answer in the window, done when the trigger reads 0.
+    fn register_mailbox(&mut self) {
+        let word = |ram: &super::MiscRam, offset| ram.read(offset).unwrap_or(0);
+        let header = RequestHeader::from_words([
+            word(&self.misc_ram, window::REQUEST_HIGH),
+            word(&self.misc_ram, window::REQUEST_LOW),
+        ]);
+        let mut data = [0; DATA_WINDOW_SIZE];
+        for (offset, chunk) in (window::DATA..).step_by(4).zip(data.chunks_exact_mut(4)) {
+            chunk.copy_from_slice(&word(&self.misc_ram, offset).to_le_bytes());
+        }
+        let (sequence, status) = match mailbox::Request::from_parts(header, &data) {
+            Ok(request) => {
+                if self.policies.judge(Point::Mailbox { command: request.command }) != Verdict::Proceed {
+                    return;
+                }
+                let known = MailboxCommand::from_number(request.command) == Some(MailboxCommand::PostToCw);
+                let status = if known { Status::Ok } else { Status::UnknownCommand };
+                self.note_mailbox(request.command, request.sequence.get(), status);
+                (request.sequence.get(), status)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "register mailbox request refused");
+                (header.sequence, Status::Failed)
+            }
+        };
+        // The size counts eight bytes of header in this form (facts §5.3).
+        let response = mailbox::ResponseHeader { sequence, status: status.into(), size: 8.into() };
+        self.misc_ram.set(window::REQUEST_HIGH, response.to_word());
+        self.misc_ram.set(window::TRIGGER, 0);
+    }
+
+    fn note_mailbox(&mut self, command: u8, sequence: u8, status: Status) {
+        self.observers.emit(Scope::Device, EventKind::Mailbox { command, sequence, status: status.into() });
+    }
+
+    /// Reads HBM through its BAR; the gaps between stacks read 0.
+    pub(super) fn read_hbm(&self, offset: u64, data: &mut [u8]) {
+        match self.memory.hbm.at_bar(offset, data.len()) {
+            Some(slice) => memory::read_bytes(&slice, data),
+            None => data.fill(0),
+        }
+    }
+
+    /// Writes HBM through its BAR; the gaps between stacks take nothing.
+    pub(super) fn write_hbm(&self, offset: u64, data: &[u8]) {
+        match self.memory.hbm.at_bar(offset, data.len()) {
+            Some(slice) => memory::write_bytes(data, &slice),
+            None => tracing::warn!("write of {} bytes to BAR4+{offset:#x}, where no HBM is", data.len()),
+        }
+    }
+}
+

@@ -1,0 +1,246 @@
+//! One DMA engine: sixteen queues, two units, and the state that stops them all.
+use neuron_protocol::generation::QUEUES_PER_ENGINE;
+use neuron_protocol::registers::engine::{
+    self, ChangeState, DescPrefCfg2, EngineLocation, M2S_DESC_PREF_CFG_2, Machine, unit,
+};
+use neuron_protocol::registers::queue::{self, INDEX_MASK, SwCtrl};
+use neuron_protocol::registers::{Direction, iofic};
+
+use super::iofic::Iofic;
+use super::pair::{Context, Limits, Pair};
+use super::{Fault, FaultKind};
+use crate::observe::event::{EventKind, Scope};
+
+/// What a register write leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing; the register keeps no value elsewhere either.
+    Done,
+    /// A plain register: keep the value in the register file.
+    Store,
+    /// A queue may have work.
+    Wake(u8),
+    /// Every queue may have work.
+    WakeAll,
+}
+
+/// A DMA engine.
+#[derive(Debug)]
+pub struct Engine {
+    number: u8,
+    pairs: Vec<Pair>,
+    iofic: Iofic,
+    fault: Option<Fault>,
+    disabled: bool,
+    max_descriptors: u8,
+    /// Last error per unit: the descriptor's place and address. What hardware puts into the four words is not public.
+    log: [[u32; 4]; 2],
+    err_log_mask: [u32; 2],
+}
+
+impl Engine {
+    /// An engine as after power-on: enabled, idle (contract §5.3: it must take work without a change of state).
+    pub fn new(number: u8) -> Self {
+        Self {
+            number,
+            pairs: (0..QUEUES_PER_ENGINE).map(|queue| Pair::new(number, queue)).collect(),
+            iofic: Iofic::default(),
+            fault: None,
+            disabled: false,
+            max_descriptors: 0,
+            log: [[0; 4]; 2],
+            err_log_mask: [0; 2],
+        }
+    }
+
+    /// Power-on state; the flight recorders go on, for they are read after a reset.
+    pub fn reset(&mut self) {
+        let mut fresh = Self::new(self.number);
+        for (pair, old) in fresh.pairs.iter_mut().zip(&mut self.pairs) {
+            pair.recorder = std::mem::take(&mut old.recorder);
+            pair.last_doorbell = old.last_doorbell;
+        }
+        *self = fresh;
+    }
+
+    /// Its queues.
+    pub fn pairs(&self) -> &[Pair] {
+        &self.pairs
+    }
+
+    /// One queue.
+    pub fn pair_mut(&mut self, queue: u8) -> Option<&mut Pair> {
+        self.pairs.get_mut(usize::from(queue))
+    }
+
+    /// Why it is stopped.
+    pub const fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+
+    /// Takes work.
+    pub const fn runs(&self) -> bool {
+        self.fault.is_none() && !self.disabled
+    }
+
+    /// The settings that its queues obey.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_descriptors: self.max_descriptors,
+            check_tx_ring_id: self.iofic.aborts(iofic::Group::M2S, iofic::m2s::RING_ID),
+            check_rx_ring_id: self.iofic.aborts(iofic::Group::S2M, iofic::s2m::RING_ID),
+        }
+    }
+
+    /// Stops on an error: cause latched, log filled, sticky until software recovers (udma §5, §9).
+    pub fn abort(&mut self, fault: Fault, cx: &mut Context<'_>) {
+        if let Some((group, bit)) = fault.cause() {
+            self.iofic.raise(group, bit);
+            if self.err_log_mask[unit_index(fault.direction)] & 1 << bit == 0 {
+                let address = fault.address.to_le_bytes();
+                let half = |at: usize| u32::from_le_bytes([address[at], address[at + 1], address[at + 2], address[at + 3]]);
+                self.log[unit_index(fault.direction)] = [u32::from(fault.queue), fault.index, half(0), half(4)];
+            }
+        }
+        self.fault = Some(fault);
+        cx.totals.aborts += 1;
+        let kind = EventKind::Abort(fault);
+        if let Some(pair) = self.pair_mut(fault.queue) {
+            pair.recorder.record(cx.now, kind);
+        }
+        cx.observers.emit(Scope::Queue { engine: self.number, queue: fault.queue }, kind);
+    }
+
+    fn recover(&mut self, cx: &mut Context<'_>) {
+        if let Some(fault) = self.fault.take() {
+            cx.observers.emit(Scope::Queue { engine: self.number, queue: fault.queue }, EventKind::Recovered);
+        }
+    }
+
+    fn machine(&self) -> Machine {
+        if self.fault.is_some() {
+            Machine::Abort
+        } else if self.pairs.iter().any(|pair| pair.m2s.outstanding > 0) {
+            Machine::Normal
+        } else {
+            Machine::Idle
+        }
+    }
+
+    /// Reads a register; `None` where it is plain storage.
+    pub fn read(&mut self, location: EngineLocation) -> Option<u32> {
+        match location {
+            EngineLocation::Queue { direction, queue, offset } => {
+                self.pairs.get(usize::from(queue))?.ring(direction).read(offset)
+            }
+            EngineLocation::Iofic { group, offset } => self.iofic.read(group, offset),
+            EngineLocation::Unit { direction, offset } => match (direction, offset) {
+                (_, unit::STATE) => Some(engine::state(self.machine(), direction)),
+                (_, unit::CHANGE_STATE | unit::CLEAR_ERR_LOG) => Some(0),
+                (_, unit::LOG_0..=unit::LOG_3) => {
+                    self.log[unit_index(direction)].get((offset - unit::LOG_0) as usize / 4).copied()
+                }
+                _ => None,
+            },
+            EngineLocation::General { .. } => None,
+        }
+    }
+
+    /// Writes a register.
+    pub fn write(&mut self, location: EngineLocation, value: u32, cx: &mut Context<'_>) -> Effect {
+        match location {
+            EngineLocation::Queue { direction, queue, offset } => self.write_queue(direction, queue, offset, value, cx),
+            EngineLocation::Iofic { group, offset } => {
+                if self.iofic.write(group, offset, value) { Effect::Done } else { Effect::Store }
+            }
+            EngineLocation::Unit { direction, offset } => self.write_unit(direction, offset, value, cx),
+            EngineLocation::General { .. } => Effect::Store,
+        }
+    }
+
+    fn write_unit(&mut self, direction: Direction, offset: u32, value: u32, cx: &mut Context<'_>) -> Effect {
+        match (direction, offset) {
+            (_, unit::CHANGE_STATE) => {
+                let change = ChangeState::from_bits(value);
+                if change.abort() {
+                    let kind = FaultKind::Requested;
+                    self.abort(Fault { queue: 0, direction, index: 0, address: 0, kind }, cx);
+                } else if change.disable() {
+                    self.disabled = true;
+                } else if change.normal() {
+                    self.disabled = false;
+                    self.recover(cx);
+                    return Effect::WakeAll;
+                }
+                Effect::Done
+            }
+            (_, unit::ERR_LOG_MASK) => {
+                self.err_log_mask[unit_index(direction)] = value;
+                Effect::Store
+            }
+            (_, unit::CLEAR_ERR_LOG) => {
+                self.log[unit_index(direction)] = [0; 4];
+                Effect::Done
+            }
+            (_, unit::STATE | unit::LOG_0..=unit::LOG_3) => Effect::Done,
+            (Direction::M2s, M2S_DESC_PREF_CFG_2) => {
+                self.max_descriptors = DescPrefCfg2::from_bits(value).max_descriptors();
+                Effect::Store
+            }
+            _ => Effect::Store,
+        }
+    }
+
+    fn write_queue(
+        &mut self,
+        direction: Direction,
+        number: u8,
+        offset: u32,
+        value: u32,
+        cx: &mut Context<'_>,
+    ) -> Effect {
+        let stopped = self.fault.is_some();
+        let Some(pair) = self.pairs.get_mut(usize::from(number)) else { return Effect::Store };
+        match offset {
+            queue::DRTP_INC => {
+                if stopped {
+                    return Effect::Done;
+                }
+                match pair.doorbell(direction, value & INDEX_MASK, cx) {
+                    Ok(()) => Effect::Wake(number),
+                    Err(fault) => {
+                        self.abort(fault, cx);
+                        Effect::Done
+                    }
+                }
+            }
+            _ if offset == queue::sw_ctrl(direction) => {
+                if SwCtrl::from_bits(value).reset_queue() {
+                    let kind = EventKind::QueueReset { direction, dropped: pair.reset(direction) };
+                    pair.recorder.record(cx.now, kind);
+                    cx.observers.emit(Scope::Queue { engine: self.number, queue: number }, kind);
+                    // Re-initialising the queue that failed is how the driver recovers (udma §10).
+                    if self.fault.is_some_and(|fault| fault.queue == number) {
+                        self.recover(cx);
+                        return Effect::WakeAll;
+                    }
+                }
+                Effect::Done
+            }
+            _ => {
+                if !pair.ring_mut(direction).write(offset, value) {
+                    return Effect::Store;
+                }
+                // Enables may let pending work go on.
+                if offset == queue::CFG { Effect::Wake(number) } else { Effect::Done }
+            }
+        }
+    }
+}
+
+const fn unit_index(direction: Direction) -> usize {
+    match direction {
+        Direction::M2s => 0,
+        Direction::S2m => 1,
+    }
+}

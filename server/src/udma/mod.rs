@@ -1,0 +1,246 @@
+//! The DMA engines.
+//!
+//! Work is done in bounded slices, queue by queue. An access that cannot be made here and now (guest memory behind
+//! messages, registers) leaves as a [`Request`] and the queue waits for its [`Udma::complete`]; others go on.
+mod engine;
+mod fault;
+mod iofic;
+mod pair;
+mod ring;
+
+use std::collections::{HashMap, VecDeque};
+
+use neuron_protocol::generation::{Generation, QUEUES_PER_ENGINE};
+use neuron_protocol::registers::Direction;
+use neuron_protocol::registers::engine::EngineLocation;
+use neuron_protocol::registers::queue::DRTP_INC;
+
+pub use engine::{Effect, Engine};
+pub use fault::{Fault, FaultKind};
+pub use pair::{Context, Pair, Step, Totals};
+pub use ring::Ring;
+
+use crate::policy::{Point, Verdict};
+
+/// An access that an engine needs somebody else to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Guest memory without a file behind it.
+    ReadGuest {
+        /// First I/O virtual address.
+        iova: u64,
+        /// Bytes.
+        len: usize,
+    },
+    /// Guest memory without a file behind it.
+    WriteGuest {
+        /// First I/O virtual address.
+        iova: u64,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+    /// Part of one register.
+    ReadRegister {
+        /// Offset in the register BAR.
+        offset: u64,
+        /// Bytes, at most 4.
+        len: usize,
+    },
+    /// Part of one register.
+    WriteRegister {
+        /// Offset in the register BAR.
+        offset: u64,
+        /// The bytes, at most 4.
+        data: Vec<u8>,
+    },
+}
+
+/// How a slice ended.
+#[derive(Debug)]
+pub enum Slice {
+    /// No queue can move.
+    Idle,
+    /// The slice is used up.
+    Again,
+    /// An access to make; call again afterwards.
+    Request {
+        /// For [`Udma::complete`].
+        id: u64,
+        /// The access.
+        request: Request,
+    },
+}
+
+/// Bytes a queue moves before the next one has its turn.
+const TURN_BYTES: u64 = 256 << 10;
+/// What any step costs of a slice, in bytes: 2^24 tiny descriptors must not outlast it either.
+const STEP_COST: u64 = 256;
+
+/// All engines of a device.
+#[derive(Debug)]
+pub struct Udma {
+    engines: Vec<Engine>,
+    /// Queues that may have work, in order of turns.
+    ready: VecDeque<(u8, u8)>,
+    /// Queues that wait for an access, by the access's id.
+    waiting: HashMap<u64, (u8, u8)>,
+    next_id: u64,
+}
+
+impl Udma {
+    /// The engines of a generation as after power-on.
+    pub fn new(generation: &Generation) -> Self {
+        Self {
+            engines: (0..generation.engines).map(Engine::new).collect(),
+            ready: VecDeque::new(),
+            waiting: HashMap::new(),
+            next_id: 0,
+        }
+    }
+
+    /// The engines, by number.
+    pub fn engines(&self) -> &[Engine] {
+        &self.engines
+    }
+
+    /// Power-on state for the engines chosen; their pending work is dropped, requests under way are forgotten.
+    pub fn reset(&mut self, mut chosen: impl FnMut(u8) -> bool) {
+        self.ready.retain(|(engine, _)| !chosen(*engine));
+        self.waiting.retain(|_, (engine, _)| !chosen(*engine));
+        for number in 0..u8::try_from(self.engines.len()).unwrap_or(u8::MAX) {
+            if chosen(number) {
+                self.engines[usize::from(number)].reset();
+            }
+        }
+    }
+
+    /// Drops the pending work of one queue, as its own reset bits would.
+    pub fn reset_queue(&mut self, engine: u8, queue: u8) {
+        if let Some(pair) = self.engines.get_mut(usize::from(engine)).and_then(|engine| engine.pair_mut(queue)) {
+            for direction in Direction::BOTH {
+                pair.reset(direction);
+            }
+        }
+    }
+
+    /// Reads a register; `None` where it is plain storage.
+    pub fn read(&mut self, engine: u8, location: EngineLocation) -> Option<u32> {
+        self.engines.get_mut(usize::from(engine))?.read(location)
+    }
+
+    /// Writes a register. Returns whether the register file should keep the value.
+    pub fn write(&mut self, engine: u8, location: EngineLocation, value: u32, cx: &mut Context<'_>) -> bool {
+        if let EngineLocation::Queue { direction, queue, offset } = location
+            && offset == DRTP_INC
+        {
+            let point = Point::Doorbell { engine, queue, direction, count: value };
+            if cx.policies.judge(point) != Verdict::Proceed {
+                return false;
+            }
+        }
+        let Some(unit) = self.engines.get_mut(usize::from(engine)) else { return true };
+        match unit.write(location, value, cx) {
+            Effect::Done => false,
+            Effect::Store => true,
+            Effect::Wake(queue) => {
+                self.wake(engine, queue);
+                false
+            }
+            Effect::WakeAll => {
+                (0..QUEUES_PER_ENGINE).for_each(|queue| self.wake(engine, queue));
+                false
+            }
+        }
+    }
+
+    /// Bus mastering was turned on: whatever waited for it goes on.
+    pub fn wake_all(&mut self) {
+        let busy: Vec<_> = self
+            .engines
+            .iter()
+            .zip(0..)
+            .flat_map(|(engine, number)| engine.pairs().iter().zip(0..).map(move |(pair, queue)| (pair, number, queue)))
+            .filter(|(pair, ..)| pair.m2s.outstanding > 0 || pair.s2m.outstanding > 0)
+            .map(|(_, engine, queue)| (engine, queue))
+            .collect();
+        busy.into_iter().for_each(|(engine, queue)| self.wake(engine, queue));
+    }
+
+    fn wake(&mut self, engine: u8, queue: u8) {
+        let Some(pair) = self.engines.get_mut(usize::from(engine)).and_then(|engine| engine.pair_mut(queue)) else {
+            return;
+        };
+        let work = pair.m2s.outstanding > 0 || pair.s2m.unfetched > 0;
+        if work && !pair.queued && !pair.awaits() {
+            pair.queued = true;
+            self.ready.push_back((engine, queue));
+        }
+    }
+
+    /// Works until `slice` bytes are used up, nothing can move, or an access is needed.
+    pub fn run(&mut self, slice: &mut u64, cx: &mut Context<'_>) -> Slice {
+        while let Some((number, queue)) = self.ready.pop_front() {
+            let Some(engine) = self.engines.get_mut(usize::from(number)) else { continue };
+            let (runs, limits) = (engine.runs(), engine.limits());
+            let Some(pair) = engine.pair_mut(queue) else { continue };
+            pair.queued = false;
+            if !runs {
+                continue;
+            }
+            let mut turn = TURN_BYTES.min(*slice);
+            let fault = loop {
+                let most = u32::try_from(turn).unwrap_or(u32::MAX).max(1);
+                match pair.step(limits, most, cx) {
+                    Step::Progress { bytes } => {
+                        let cost = u64::from(bytes).max(STEP_COST);
+                        *slice = slice.saturating_sub(cost);
+                        turn = turn.saturating_sub(cost);
+                        if turn == 0 {
+                            pair.queued = true;
+                            self.ready.push_back((number, queue));
+                            break None;
+                        }
+                    }
+                    Step::Blocked => break None,
+                    Step::Request(request) => {
+                        *slice = slice.saturating_sub(STEP_COST);
+                        let id = self.next_id;
+                        self.next_id += 1;
+                        pair.ticket = id;
+                        self.waiting.insert(id, (number, queue));
+                        return Slice::Request { id, request };
+                    }
+                    Step::Fault(fault) => break Some(fault),
+                }
+            };
+            if let Some(fault) = fault {
+                engine.abort(fault, cx);
+            }
+            if *slice == 0 && !self.ready.is_empty() {
+                return Slice::Again;
+            }
+        }
+        Slice::Idle
+    }
+
+    /// Takes the answer to a request. One that was dropped by a reset meanwhile is ignored.
+    pub fn complete(&mut self, id: u64, reply: Result<Vec<u8>, FaultKind>, cx: &mut Context<'_>) {
+        let Some((number, queue)) = self.waiting.remove(&id) else { return };
+        let Some(engine) = self.engines.get_mut(usize::from(number)) else { return };
+        let Some(pair) = engine.pair_mut(queue) else { return };
+        // The queue was reset since, and may wait for something else by now.
+        if !pair.awaits() || pair.ticket != id {
+            return;
+        }
+        match pair.complete(reply, cx) {
+            Ok(()) => {
+                if !pair.queued {
+                    pair.queued = true;
+                    // Its turn was only interrupted.
+                    self.ready.push_front((number, queue));
+                }
+            }
+            Err(fault) => engine.abort(fault, cx),
+        }
+    }
+}

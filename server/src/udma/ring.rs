@@ -1,0 +1,184 @@
+//! One direction of a queue: its registers, its pointers, and the descriptors fetched ahead.
+use std::collections::VecDeque;
+
+use neuron_protocol::descriptor::DESCRIPTOR_SIZE;
+use neuron_protocol::registers::queue::{self, Cfg, INDEX_MASK, Pointer, RING_BASE_LOW_MASK, Status};
+use neuron_protocol::registers::Direction;
+
+/// A descriptor as fetched.
+pub type RawDescriptor = [u8; DESCRIPTOR_SIZE];
+
+/// Most descriptors held between fetch and use: the prefetch buffer is 128 deep and the driver keeps its threshold
+/// below (contract §5.3 step 6).
+pub const PREFETCH_DEPTH: u32 = 64;
+
+/// The hardware's side of a descriptor ring.
+#[derive(Debug)]
+pub struct Ring {
+    direction: Direction,
+    /// Enables.
+    pub cfg: Cfg,
+    base: u64,
+    length: u32,
+    completion_base: u64,
+    comp_cfg: u32,
+    rlimit_mask: u32,
+    /// Next to fetch.
+    pub head: Pointer,
+    /// One past the last rung for.
+    pub tail: Pointer,
+    /// First that is not done. The completion head is the same: there is no completion ring to lag behind it.
+    pub current: Pointer,
+    /// Rung for and not fetched.
+    pub unfetched: u32,
+    /// Fetched and not taken.
+    pub fetched: VecDeque<RawDescriptor>,
+    /// Doorbell writes since the queue's reset.
+    pub doorbells: u64,
+    /// Descriptors done since the queue's reset.
+    pub done: u64,
+    /// Rung for and not done.
+    pub outstanding: u32,
+}
+
+impl Ring {
+    /// A ring as after power-on.
+    pub fn new(direction: Direction) -> Self {
+        Self {
+            direction,
+            cfg: Cfg::RESET,
+            base: 0,
+            length: 0,
+            completion_base: 0,
+            comp_cfg: 0,
+            rlimit_mask: 0b111,
+            head: Pointer::RESET,
+            tail: Pointer::RESET,
+            current: Pointer::RESET,
+            unfetched: 0,
+            fetched: VecDeque::new(),
+            doorbells: 0,
+            done: 0,
+            outstanding: 0,
+        }
+    }
+
+    /// Ring base as programmed.
+    pub const fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Ring length in descriptors.
+    pub const fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Address of a descriptor, as the engine sees it.
+    pub fn address_of(&self, index: u32) -> u64 {
+        self.base.wrapping_add(u64::from(index) * 16)
+    }
+
+    /// What a queue reset does (contract §5.4): pointers to 0 in the first lap, everything rung for dropped.
+    /// Returns how many descriptors that were.
+    pub fn reset(&mut self) -> u32 {
+        let dropped = self.outstanding;
+        self.head = Pointer::RESET;
+        self.tail = Pointer::RESET;
+        self.current = Pointer::RESET;
+        self.unfetched = 0;
+        self.fetched.clear();
+        self.outstanding = 0;
+        self.doorbells = 0;
+        self.done = 0;
+        dropped
+    }
+
+    /// Moves the tail by a doorbell that fits.
+    pub fn ring(&mut self, count: u32) {
+        self.tail = self.tail.advanced(count, self.length);
+        self.unfetched += count;
+        self.outstanding += count;
+        self.doorbells += 1;
+    }
+
+    /// The next stretch to fetch: address and count. Ends at the ring's end.
+    pub fn next_fetch(&self) -> Option<(u64, u32)> {
+        let count = self.unfetched.min(PREFETCH_DEPTH).min(self.length.saturating_sub(self.head.index));
+        (count > 0).then(|| (self.address_of(self.head.index), count))
+    }
+
+    /// Takes fetched descriptors in.
+    pub fn accept(&mut self, bytes: &[u8]) {
+        let (descriptors, _) = bytes.as_chunks::<DESCRIPTOR_SIZE>();
+        self.fetched.extend(descriptors);
+        let count = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
+        self.head = self.head.advanced(count, self.length);
+        self.unfetched = self.unfetched.saturating_sub(count);
+    }
+
+    /// A descriptor is done: its bytes have landed.
+    pub fn retire(&mut self) {
+        self.current = self.current.advanced(1, self.length);
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.done += 1;
+    }
+
+    /// Reads a register of the block; `None` where it is plain storage.
+    pub fn read(&self, offset: u32) -> Option<u32> {
+        Some(match offset {
+            queue::CFG => self.cfg.into_bits(),
+            queue::STATUS => Status::new()
+                .with_used(self.outstanding & 0x1ff_ffff)
+                .with_prefetching(self.unfetched > 0)
+                .with_active(self.outstanding > 0)
+                .with_full(self.length > 0 && self.outstanding == self.length)
+                .into_bits(),
+            queue::DRBP_LOW => low(self.base),
+            queue::DRBP_HIGH => high(self.base),
+            queue::DRL => self.length,
+            queue::DRHP => self.head.into_register(),
+            queue::DRTP_INC => 0,
+            queue::DRTP => self.tail.into_register(),
+            queue::DCP | queue::CRHP => self.current.into_register(),
+            queue::CRBP_LOW => low(self.completion_base),
+            queue::CRBP_HIGH => high(self.completion_base),
+            queue::RLIMIT_MASK if self.direction == Direction::M2s => self.rlimit_mask,
+            _ if offset == queue::comp_cfg(self.direction) => self.comp_cfg,
+            _ if offset == queue::sw_ctrl(self.direction) => 0,
+            _ => return None,
+        })
+    }
+
+    /// Writes a register that has no effect beyond its value; `false` where it is plain storage.
+    ///
+    /// Doorbell and queue reset are the caller's. Read-only registers ignore the write.
+    pub fn write(&mut self, offset: u32, value: u32) -> bool {
+        match offset {
+            queue::CFG => self.cfg = Cfg::from_bits(value),
+            queue::DRBP_LOW => self.base = join(high(self.base), value & RING_BASE_LOW_MASK),
+            queue::DRBP_HIGH => self.base = join(value, low(self.base)),
+            queue::DRL => self.length = value & INDEX_MASK,
+            queue::CRBP_LOW => self.completion_base = join(high(self.completion_base), value & RING_BASE_LOW_MASK),
+            queue::CRBP_HIGH => self.completion_base = join(value, low(self.completion_base)),
+            queue::RLIMIT_MASK if self.direction == Direction::M2s => self.rlimit_mask = value,
+            _ if offset == queue::comp_cfg(self.direction) => self.comp_cfg = value,
+            queue::STATUS | queue::DRHP | queue::DRTP | queue::DCP | queue::CRHP => {}
+            _ => return false,
+        }
+        true
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+const fn low(value: u64) -> u32 {
+    value as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the high half fits")]
+const fn high(value: u64) -> u32 {
+    (value >> 32) as u32
+}
+
+const fn join(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}

@@ -1,4 +1,4 @@
-//! Entries of the two address tables: the register BAR's decode, and the device-side ("SoC") addresses beside it.
+//! Entries of the two address tables: the register BAR's decode, and the device-side addresses beside it.
 
 /// What a stretch of the register BAR holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

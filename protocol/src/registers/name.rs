@@ -18,21 +18,30 @@ impl RegisterName<'_> {
     /// A register that the contract names; the others are counted as unmodelled when touched.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        let Some(Location { block, offset, .. }) = self.generation.decode(self.offset) else { return false };
+        let Some(Location { block, offset, .. }) = self.generation.decode(self.offset) else {
+            return false;
+        };
         match block {
             Block::Udma => match engine::locate(offset) {
-                Some(EngineLocation::Queue { direction, offset, .. }) => queue::name(direction, offset).is_some(),
+                Some(EngineLocation::Queue {
+                    direction, offset, ..
+                }) => queue::name(direction, offset).is_some(),
                 Some(EngineLocation::Iofic { offset, .. }) => iofic::name(offset).is_some(),
-                Some(EngineLocation::Unit { direction, offset }) => engine::unit_name(direction, offset).is_some(),
+                Some(EngineLocation::Unit { direction, offset }) => {
+                    engine::unit_name(direction, offset).is_some()
+                }
                 Some(EngineLocation::General { offset }) => engine::general_name(offset).is_some(),
                 None => false,
             },
             Block::Sdma => engine::sdma_name(offset).is_some(),
             // Groups of causes like those of the interrupt fabric (udma §6).
-            Block::ErrorTrigger => offset < 0x100 && iofic::name(offset % iofic::GROUP_STRIDE).is_some(),
+            Block::ErrorTrigger => {
+                offset < 0x100 && iofic::name(offset % iofic::GROUP_STRIDE).is_some()
+            }
             Block::MiscRam => misc_ram::name(offset).is_some(),
             Block::SdmaNotification | Block::CoreNotification | Block::TopSpNotification => {
-                notification::locate(offset).is_some_and(|(_, register)| notification::name(register).is_some())
+                notification::locate(offset)
+                    .is_some_and(|(_, register)| notification::name(register).is_some())
             }
             Block::CoreTile | Block::TopSp => true,
             // Activity counters, three pairs of words per array element (contract §9); they read 0 on an idle array.
@@ -62,7 +71,12 @@ impl fmt::Display for RegisterName<'_> {
                 named(f, "sdma", engine::sdma_name(offset), offset)
             }
             Block::ErrorTrigger => {
-                write!(f, "eng {index} ({}) {}+{offset:#x}", self.generation.engine_name(index), block.name())
+                write!(
+                    f,
+                    "eng {index} ({}) {}+{offset:#x}",
+                    self.generation.engine_name(index),
+                    block.name()
+                )
             }
             Block::MiscRam => named(f, "misc_ram", misc_ram::name(offset), offset),
             Block::SdmaNotification | Block::CoreNotification | Block::TopSpNotification => {

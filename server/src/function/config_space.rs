@@ -55,7 +55,11 @@ pub struct ConfigSpace {
 impl ConfigSpace {
     /// Power-on state.
     pub fn new(identity: &Identity) -> Self {
-        let mut space = Self { bytes: vec![0; SIZE], writable: vec![0; SIZE], clearable: vec![0; SIZE] };
+        let mut space = Self {
+            bytes: vec![0; SIZE],
+            writable: vec![0; SIZE],
+            clearable: vec![0; SIZE],
+        };
         space.set(0x00, VENDOR_ID.to_le_bytes());
         space.set(0x02, identity.device_id.to_le_bytes());
         space.allow(COMMAND, COMMAND_WRITABLE.to_le_bytes());
@@ -65,7 +69,11 @@ impl ConfigSpace {
         space.set(0x09, CLASS);
         space.allow(0x0c, [0xff]);
         for bar in &identity.bars {
-            let kind = if bar.prefetchable { BAR_64_BIT | BAR_PREFETCHABLE } else { BAR_64_BIT };
+            let kind = if bar.prefetchable {
+                BAR_64_BIT | BAR_PREFETCHABLE
+            } else {
+                BAR_64_BIT
+            };
             space.set(BARS + bar.index * 4, kind.to_le_bytes());
             // Address bits below the size stay 0: that is how software learns the size.
             space.allow(BARS + bar.index * 4, (!(bar.size - 1) & !0xf).to_le_bytes());
@@ -106,14 +114,20 @@ impl ConfigSpace {
     /// Reads; past the end reads 0.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         for (at, byte) in (offset..).zip(data) {
-            *byte = usize::try_from(at).ok().and_then(|at| self.bytes.get(at)).copied().unwrap_or(0);
+            *byte = usize::try_from(at)
+                .ok()
+                .and_then(|at| self.bytes.get(at))
+                .copied()
+                .unwrap_or(0);
         }
     }
 
     /// Writes what is writable, clears what is cleared by 1, ignores the rest.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, value) in (offset..).zip(data) {
-            let Some(at) = usize::try_from(at).ok().filter(|at| *at < SIZE) else { return };
+            let Some(at) = usize::try_from(at).ok().filter(|at| *at < SIZE) else {
+                return;
+            };
             let (writable, clearable) = (self.writable[at], self.clearable[at]);
             let byte = &mut self.bytes[at];
             *byte = (*byte & !writable | value & writable) & !(value & clearable);
@@ -140,10 +154,22 @@ mod tests {
 
     fn space() -> ConfigSpace {
         let bars = vec![
-            Bar { index: 0, size: 1 << 32, prefetchable: false },
-            Bar { index: 4, size: 1 << 38, prefetchable: true },
+            Bar {
+                index: 0,
+                size: 1 << 32,
+                prefetchable: false,
+            },
+            Bar {
+                index: 4,
+                size: 1 << 38,
+                prefetchable: true,
+            },
         ];
-        ConfigSpace::new(&Identity { device_id: 0x7364, revision_id: 255, bars })
+        ConfigSpace::new(&Identity {
+            device_id: 0x7364,
+            revision_id: 255,
+            bars,
+        })
     }
 
     fn word(space: &ConfigSpace, offset: u64) -> u32 {

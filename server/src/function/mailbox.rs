@@ -1,7 +1,9 @@
 //! The legacy mailbox: a request in host memory, a response in host memory (contract §4.1).
 //!
 //! Host memory may be behind messages, so that each access may suspend.
-use neuron_protocol::mailbox::{self, MailboxError, REQUEST_HEADER_SIZE, RequestHeader, Sequence, Status};
+use neuron_protocol::mailbox::{
+    self, MailboxError, REQUEST_HEADER_SIZE, RequestHeader, Sequence, Status,
+};
 use zerocopy::FromBytes;
 
 use crate::memory::{self, Access, Memory, Target, Unmapped};
@@ -61,7 +63,11 @@ struct Cursor {
 
 impl Cursor {
     fn new(address: u64, bytes: Vec<u8>) -> Self {
-        Self { address, bytes, done: 0 }
+        Self {
+            address,
+            bytes,
+            done: 0,
+        }
     }
 
     /// Moves on as far as memory in this process goes; gives the access that is needed to go further.
@@ -82,7 +88,10 @@ impl Cursor {
                 Target::Message { iova, len } => {
                     return Ok(Some(match access {
                         Access::Read => Transfer::ReadGuest { iova, len },
-                        Access::Write => Transfer::WriteGuest { iova, data: left[..len].to_vec() },
+                        Access::Write => Transfer::WriteGuest {
+                            iova,
+                            data: left[..len].to_vec(),
+                        },
                     }));
                 }
                 Target::Register { .. } => return Err(Unanswered::Register(address)),
@@ -117,7 +126,10 @@ pub struct Mailbox {
 impl Mailbox {
     /// A request was triggered.
     pub fn start(&mut self, request: u64, response: u64) {
-        self.state = State::Header { cursor: Cursor::new(request, vec![0; REQUEST_HEADER_SIZE]), response };
+        self.state = State::Header {
+            cursor: Cursor::new(request, vec![0; REQUEST_HEADER_SIZE]),
+            response,
+        };
     }
 
     /// Something is under way.
@@ -133,7 +145,10 @@ impl Mailbox {
         loop {
             match std::mem::take(&mut self.state) {
                 State::Idle => return Ok(Step::Idle),
-                State::Header { mut cursor, response } => {
+                State::Header {
+                    mut cursor,
+                    response,
+                } => {
                     if let Some(transfer) = cursor.advance(memory, Access::Read)? {
                         self.state = State::Header { cursor, response };
                         return Ok(Step::Transfer(transfer));
@@ -144,13 +159,19 @@ impl Mailbox {
                     cursor.bytes.resize(size.max(REQUEST_HEADER_SIZE), 0);
                     self.state = State::Whole { cursor, response };
                 }
-                State::Whole { mut cursor, response } => {
+                State::Whole {
+                    mut cursor,
+                    response,
+                } => {
                     if let Some(transfer) = cursor.advance(memory, Access::Read)? {
                         self.state = State::Whole { cursor, response };
                         return Ok(Step::Transfer(transfer));
                     }
                     let parsed = mailbox::Request::parse(&cursor.bytes)?;
-                    self.state = State::Executing { sequence: parsed.sequence, response };
+                    self.state = State::Executing {
+                        sequence: parsed.sequence,
+                        response,
+                    };
                     return Ok(Step::Execute(Request {
                         sequence: parsed.sequence,
                         command: parsed.command,
@@ -183,13 +204,18 @@ impl Mailbox {
     /// # Errors
     /// The payload is too large for a response.
     pub fn answer(&mut self, status: Status, payload: &[u8]) -> Result<(), Unanswered> {
-        let State::Executing { sequence, response } = self.state else { return Ok(()) };
+        let State::Executing { sequence, response } = self.state else {
+            return Ok(());
+        };
         self.state = State::Idle;
         let mut bytes = vec![0; payload.len() + mailbox::RESPONSE_HEADER_SIZE];
         mailbox::build_response(&mut bytes, sequence, status, payload)?;
         let rest = bytes.split_off(mailbox::RESPONSE_HEADER_SIZE);
         let after = response.wrapping_add(mailbox::RESPONSE_HEADER_SIZE as u64);
-        self.state = State::Payload { cursor: Cursor::new(after, rest), header: Cursor::new(response, bytes) };
+        self.state = State::Payload {
+            cursor: Cursor::new(after, rest),
+            header: Cursor::new(response, bytes),
+        };
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The firmware window: identity, health, the two mailboxes' registers, the reset handshake of silicon.
 use neuron_protocol::registers::misc_ram::{
-    self, ACK, API_VERSION, RESET, RESET_CORES, RESET_MAP, RESPONSE_HIGH, RESPONSE_LOW, ROUTING_ID, SERIAL_HIGH,
-    SERIAL_LOW, SIZE, STATUS, TRIGGER,
+    self, ACK, API_VERSION, RESET, RESET_CORES, RESET_MAP, RESPONSE_HIGH, RESPONSE_LOW, ROUTING_ID,
+    SERIAL_HIGH, SERIAL_LOW, SIZE, STATUS, TRIGGER,
 };
 
 /// What firmware tells about itself.
@@ -43,9 +43,14 @@ pub struct MiscRam {
 impl MiscRam {
     /// Power-on state.
     pub fn new(identity: Identity) -> Self {
-        let mut ram = Self { identity, words: vec![0; SIZE as usize / 4] };
+        let mut ram = Self {
+            identity,
+            words: vec![0; SIZE as usize / 4],
+        };
         let serial = identity.serial.to_le_bytes();
-        let half = |at: usize| u32::from_le_bytes([serial[at], serial[at + 1], serial[at + 2], serial[at + 3]]);
+        let half = |at: usize| {
+            u32::from_le_bytes([serial[at], serial[at + 1], serial[at + 2], serial[at + 3]])
+        };
         ram.set(API_VERSION, identity.api_version);
         ram.set(ROUTING_ID, u32::from(identity.routing_id));
         ram.set(SERIAL_LOW, half(0));
@@ -70,7 +75,11 @@ impl MiscRam {
             API_VERSION | STATUS => return Some(Command::None),
             _ => *word = value,
         }
-        Some(if offset == TRIGGER && value != 0 { self.triggered() } else { Command::None })
+        Some(if offset == TRIGGER && value != 0 {
+            self.triggered()
+        } else {
+            Command::None
+        })
     }
 
     /// Sets a register, past the rules for software.
@@ -93,7 +102,10 @@ impl MiscRam {
         if response == 0 && get(ACK) != 0 {
             return Command::RegisterMailbox;
         }
-        Command::LegacyMailbox { request: address(misc_ram::REQUEST_HIGH, misc_ram::REQUEST_LOW), response }
+        Command::LegacyMailbox {
+            request: address(misc_ram::REQUEST_HIGH, misc_ram::REQUEST_LOW),
+            response,
+        }
     }
 
     /// The reset is done (contract §7: the driver polls for 0).
@@ -104,7 +116,11 @@ impl MiscRam {
 
     /// Registers that hold something: offset and value.
     pub fn values(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        (0..).step_by(4).zip(&self.words).filter(|(_, value)| **value != 0).map(|(offset, value)| (offset, *value))
+        (0..)
+            .step_by(4)
+            .zip(&self.words)
+            .filter(|(_, value)| **value != 0)
+            .map(|(offset, value)| (offset, *value))
     }
 }
 
@@ -113,7 +129,11 @@ mod tests {
     use super::*;
 
     fn ram() -> MiscRam {
-        MiscRam::new(Identity { api_version: 0, routing_id: 5, serial: 0x1_0000_0002 })
+        MiscRam::new(Identity {
+            api_version: 0,
+            routing_id: 5,
+            serial: 0x1_0000_0002,
+        })
     }
 
     #[test]
@@ -121,7 +141,15 @@ mod tests {
         let mut ram = ram();
         ram.write(API_VERSION, 9);
         let read = |offset| ram.read(offset).unwrap();
-        assert_eq!((read(API_VERSION), read(ROUTING_ID), read(SERIAL_LOW), read(SERIAL_HIGH)), (0, 5, 2, 1));
+        assert_eq!(
+            (
+                read(API_VERSION),
+                read(ROUTING_ID),
+                read(SERIAL_LOW),
+                read(SERIAL_HIGH)
+            ),
+            (0, 5, 2, 1)
+        );
         assert_eq!(ram.read(SIZE), None);
     }
 
@@ -130,15 +158,26 @@ mod tests {
         let mut ram = ram();
         ram.write(RESET_MAP, 0x0101_0101);
         ram.write(RESET, RESET_CORES);
-        assert_eq!(ram.write(TRIGGER, 1), Some(Command::Reset(Some(0x0101_0101))));
+        assert_eq!(
+            ram.write(TRIGGER, 1),
+            Some(Command::Reset(Some(0x0101_0101)))
+        );
         ram.write(RESET, 1);
         assert_eq!(ram.write(TRIGGER, 1), Some(Command::Reset(None)));
         ram.acknowledge_reset();
         assert_eq!((ram.read(RESET), ram.read(TRIGGER)), (Some(0), Some(0)));
-        for (offset, value) in [(0x1f4, 0x2000), (0x1f0, 0x1000), (0x1fc, 0x3000), (0x1f8, 0x1000)] {
+        for (offset, value) in [
+            (0x1f4, 0x2000),
+            (0x1f0, 0x1000),
+            (0x1fc, 0x3000),
+            (0x1f8, 0x1000),
+        ] {
             assert_eq!(ram.write(offset, value), Some(Command::None));
         }
-        let legacy = Command::LegacyMailbox { request: 0x1000_0000_2000, response: 0x1000_0000_3000 };
+        let legacy = Command::LegacyMailbox {
+            request: 0x1000_0000_2000,
+            response: 0x1000_0000_3000,
+        };
         assert_eq!(ram.write(TRIGGER, 1), Some(legacy));
         for (offset, value) in [(0x1f8, 0), (0x1fc, 0), (ACK, 1)] {
             ram.write(offset, value);

@@ -22,8 +22,8 @@ use crate::observe::event::{EventKind, Observers, Scope};
 use crate::policy::{Point, Policies, Verdict};
 use crate::udma::{Context, FaultKind, Request, Slice, Totals, Udma};
 use crate::vfio::{
-    DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction, Progress, Region,
-    RegionMmap, SparseArea,
+    DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction,
+    Progress, Region, RegionMmap, SparseArea,
 };
 use config_space::{Bar, ConfigSpace};
 use mailbox::Mailbox;
@@ -186,7 +186,9 @@ impl NeuronFunction {
             Some(map) => {
                 for core in (0..generation.cores).filter(|core| map & 1 << core != 0) {
                     let first = core * generation.engines_per_core;
-                    self.udma.reset(|engine| (first..first + generation.engines_per_core).contains(&engine));
+                    self.udma.reset(|engine| {
+                        (first..first + generation.engines_per_core).contains(&engine)
+                    });
                     // The engine of the driver's own copies is shared: only this core's queue (contract §7).
                     if let Some((engine, queue)) = generation.h2t_queue(core) {
                         self.udma.reset_queue(engine, queue);
@@ -195,7 +197,12 @@ impl NeuronFunction {
             }
         }
         self.counters.resets += 1;
-        self.observers.emit(Scope::Device, EventKind::Reset { map: map.unwrap_or(u32::MAX) });
+        self.observers.emit(
+            Scope::Device,
+            EventKind::Reset {
+                map: map.unwrap_or(u32::MAX),
+            },
+        );
         true
     }
 
@@ -221,16 +228,21 @@ impl NeuronFunction {
     /// Makes an access that an engine asked for: registers here and now, guest memory by message.
     fn serve(&mut self, id: u64, request: Request) {
         let reply = match request {
-            Request::ReadGuest { iova, len } => return self.ask(Asker::Udma(id), DmaRequest::Read { iova, len }),
-            Request::WriteGuest { iova, data } => return self.ask(Asker::Udma(id), DmaRequest::Write { iova, data }),
+            Request::ReadGuest { iova, len } => {
+                return self.ask(Asker::Udma(id), DmaRequest::Read { iova, len });
+            }
+            Request::WriteGuest { iova, data } => {
+                return self.ask(Asker::Udma(id), DmaRequest::Write { iova, data });
+            }
             Request::ReadRegister { offset, len } => {
                 let mut data = vec![0; len];
                 self.read_registers(offset, &mut data);
                 Ok(data)
             }
-            Request::WriteRegister { offset, data } => {
-                self.write_registers(offset, &data).map(|()| Vec::new()).map_err(|_| FaultKind::PartialRegister)
-            }
+            Request::WriteRegister { offset, data } => self
+                .write_registers(offset, &data)
+                .map(|()| Vec::new())
+                .map_err(|_| FaultKind::PartialRegister),
         };
         let (udma, mut context) = self.engines();
         udma.complete(id, reply, &mut context);
@@ -301,9 +313,17 @@ impl PciFunction for NeuronFunction {
 
     fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
         self.connected = true;
-        let DmaMap { iova, size, protection, file } = map;
+        let DmaMap {
+            iova,
+            size,
+            protection,
+            file,
+        } = map;
         if let Some((file, offset)) = file {
-            let present = self.memory.guest.map_file(iova, size, protection, file, offset)?;
+            let present = self
+                .memory
+                .guest
+                .map_file(iova, size, protection, file, offset)?;
             if present < size {
                 tracing::warn!(
                     "the file behind guest memory {iova:#x}+{size:#x} ends after {present:#x} bytes; DMA to the rest fails"
@@ -313,7 +333,10 @@ impl PciFunction for NeuronFunction {
         }
         let bar = self.pci.bar_address(HBM_BAR);
         let inside = iova.checked_sub(bar).filter(|offset| {
-            bar != 0 && offset.checked_add(size).is_some_and(|end| end <= self.config.hbm.bar_size())
+            bar != 0
+                && offset
+                    .checked_add(size)
+                    .is_some_and(|end| end <= self.config.hbm.bar_size())
         });
         let backing = match inside {
             Some(bar_offset) => Backing::OwnHbm { bar_offset },
@@ -321,7 +344,14 @@ impl PciFunction for NeuronFunction {
             // ROM: nothing to write, and nothing an engine has to read there.
             None => Backing::Hole,
         };
-        self.memory.guest.insert(iova, Mapping { size, protection, backing })
+        self.memory.guest.insert(
+            iova,
+            Mapping {
+                size,
+                protection,
+                backing,
+            },
+        )
     }
 
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
@@ -342,7 +372,8 @@ impl PciFunction for NeuronFunction {
 
     fn reset(&mut self) {
         self.power_on();
-        self.observers.emit(Scope::Device, EventKind::Reset { map: u32::MAX });
+        self.observers
+            .emit(Scope::Device, EventKind::Reset { map: u32::MAX });
     }
 
     fn disconnect(&mut self) {
@@ -401,7 +432,11 @@ fn identity(config: &Config) -> config_space::Identity {
     if config.platform == Platform::Qemu {
         bars.push(register_bar(REGISTER_BAR_ALIAS));
     }
-    bars.push(Bar { index: HBM_BAR, size: config.hbm.bar_size(), prefetchable: true });
+    bars.push(Bar {
+        index: HBM_BAR,
+        size: config.hbm.bar_size(),
+        prefetchable: true,
+    });
     config_space::Identity {
         device_id: config.product.device_id(),
         revision_id: config.platform.revision_id(),
@@ -412,14 +447,37 @@ fn identity(config: &Config) -> config_space::Identity {
 fn info(config: &Config, identity: &config_space::Identity, memory: &Memory) -> FunctionInfo {
     let mut regions = vec![Region::default(); 9];
     for bar in &identity.bars {
-        regions[bar.index] = Region { size: bar.size, read: true, write: true, mmap: None };
+        regions[bar.index] = Region {
+            size: bar.size,
+            read: true,
+            write: true,
+            mmap: None,
+        };
     }
     if config.mmap_hbm {
-        let HbmGeometry { soc_bases, stack_size, bar_stride } = config.hbm;
-        let areas = (0..).zip(soc_bases).map(|(stack, _)| SparseArea { offset: stack * bar_stride, size: stack_size });
-        regions[HBM_BAR].mmap = Some(RegionMmap { file: memory.hbm.file().clone(), areas: areas.collect() });
+        let HbmGeometry {
+            soc_bases,
+            stack_size,
+            bar_stride,
+        } = config.hbm;
+        let areas = (0..).zip(soc_bases).map(|(stack, _)| SparseArea {
+            offset: stack * bar_stride,
+            size: stack_size,
+        });
+        regions[HBM_BAR].mmap = Some(RegionMmap {
+            file: memory.hbm.file().clone(),
+            areas: areas.collect(),
+        });
     }
     let size = config_space::SIZE as u64;
-    regions[CONFIG_REGION as usize] = Region { size, read: true, write: true, mmap: None };
-    FunctionInfo { regions, irqs: vec![Irq::default(); 5] }
+    regions[CONFIG_REGION as usize] = Region {
+        size,
+        read: true,
+        write: true,
+        mmap: None,
+    };
+    FunctionInfo {
+        regions,
+        irqs: vec![Irq::default(); 5],
+    }
 }

@@ -29,7 +29,9 @@ pub struct RegisterFile {
 impl RegisterFile {
     /// The value last written at an aligned offset, 0 if none.
     pub fn read(&self, offset: u64) -> u32 {
-        self.pages.get(&(offset / PAGE)).map_or(0, |page| page[word(offset)])
+        self.pages
+            .get(&(offset / PAGE))
+            .map_or(0, |page| page[word(offset)])
     }
 
     /// Keeps a value. Beyond the limit of pages it is lost; the account below still counts the access.
@@ -41,7 +43,10 @@ impl RegisterFile {
         if self.pages.len() >= MAX_PAGES && !self.pages.contains_key(&number) {
             return;
         }
-        let page = self.pages.entry(number).or_insert_with(|| vec![0; WORDS].into_boxed_slice());
+        let page = self
+            .pages
+            .entry(number)
+            .or_insert_with(|| vec![0; WORDS].into_boxed_slice());
         page[word(offset)] = value;
     }
 
@@ -68,7 +73,9 @@ impl RegisterFile {
 
     /// Unknown registers touched so far, by offset.
     pub fn unknown(&self) -> impl Iterator<Item = (u64, Touches)> + '_ {
-        self.unknown.iter().map(|(offset, touches)| (*offset, *touches))
+        self.unknown
+            .iter()
+            .map(|(offset, touches)| (*offset, *touches))
     }
 
     /// Accesses to unknown registers beyond those listed.
@@ -100,7 +107,10 @@ mod tests {
     fn reads_give_what_was_written() {
         let mut file = RegisterFile::default();
         file.write(0x1_0004, 7);
-        assert_eq!((file.read(0x1_0004), file.read(0x1_0000), file.read(0)), (7, 0, 0));
+        assert_eq!(
+            (file.read(0x1_0004), file.read(0x1_0000), file.read(0)),
+            (7, 0, 0)
+        );
         assert_eq!(file.values().collect::<Vec<_>>(), [(0x1_0004, 7)]);
         file.reset();
         assert_eq!(file.read(0x1_0004), 0);

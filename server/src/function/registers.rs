@@ -1,6 +1,8 @@
 //! Accesses to the register BAR and to HBM through its BAR.
 use neuron_protocol::generation::Block;
-use neuron_protocol::mailbox::{self, Command as MailboxCommand, DATA_WINDOW_SIZE, RequestHeader, Status};
+use neuron_protocol::mailbox::{
+    self, Command as MailboxCommand, DATA_WINDOW_SIZE, RequestHeader, Status,
+};
 use neuron_protocol::registers::{RegisterName, engine, misc_ram as window};
 use rustix::io::Errno;
 use tracing::Level;
@@ -49,8 +51,14 @@ impl NeuronFunction {
                 continue;
             }
             let Some(word) = left.first_chunk().filter(|_| at % 4 == 0) else {
-                let name = RegisterName { generation: self.generation, offset: at - at % 4 };
-                tracing::warn!("write of {} bytes at {at:#x} ignored: {name} takes whole aligned words", left.len());
+                let name = RegisterName {
+                    generation: self.generation,
+                    offset: at - at % 4,
+                };
+                tracing::warn!(
+                    "write of {} bytes at {at:#x} ignored: {name} takes whole aligned words",
+                    left.len()
+                );
                 return Err(Errno::INVAL);
             };
             self.write_register(at, u32::from_le_bytes(*word));
@@ -61,14 +69,17 @@ impl NeuronFunction {
 
     fn read_register(&mut self, offset: u64) -> u32 {
         self.counters.register_reads += 1;
-        let known = self.generation.decode(offset).and_then(|at| match at.block {
-            Block::Udma => self.udma.read(at.index, engine::locate(at.offset)?),
-            Block::MiscRam => self.misc_ram.read(at.offset),
-            Block::CoreTile | Block::TopSp => self.semaphores.read(at),
-            // Done is 0: resets take no time (contract §7).
-            Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => Some(0),
-            _ => None,
-        });
+        let known = self
+            .generation
+            .decode(offset)
+            .and_then(|at| match at.block {
+                Block::Udma => self.udma.read(at.index, engine::locate(at.offset)?),
+                Block::MiscRam => self.misc_ram.read(at.offset),
+                Block::CoreTile | Block::TopSp => self.semaphores.read(at),
+                // Done is 0: resets take no time (contract §7).
+                Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => Some(0),
+                _ => None,
+            });
         let value = known.unwrap_or_else(|| {
             self.account(offset, false);
             self.file.read(offset)
@@ -80,10 +91,14 @@ impl NeuronFunction {
     fn write_register(&mut self, offset: u64, value: u32) {
         self.counters.register_writes += 1;
         self.trace("write", offset, value);
-        let Some(at) = self.generation.decode(offset) else { return self.keep(offset, value) };
+        let Some(at) = self.generation.decode(offset) else {
+            return self.keep(offset, value);
+        };
         match at.block {
             Block::Udma => {
-                let Some(location) = engine::locate(at.offset) else { return self.keep(offset, value) };
+                let Some(location) = engine::locate(at.offset) else {
+                    return self.keep(offset, value);
+                };
                 let (udma, mut context) = self.engines();
                 if udma.write(at.index, location, value, &mut context) {
                     self.keep(offset, value);
@@ -98,7 +113,9 @@ impl NeuronFunction {
                     self.keep(offset, value);
                 }
             }
-            Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => self.reset_flag(value),
+            Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => {
+                self.reset_flag(value);
+            }
             _ => self.keep(offset, value),
         }
     }
@@ -110,7 +127,10 @@ impl NeuronFunction {
     }
 
     fn account(&mut self, offset: u64, write: bool) {
-        let name = RegisterName { generation: self.generation, offset };
+        let name = RegisterName {
+            generation: self.generation,
+            offset,
+        };
         if !name.is_known() && self.file.touch(offset, write) {
             tracing::debug!("register without behaviour: {name} at {offset:#x}");
         }
@@ -118,7 +138,10 @@ impl NeuronFunction {
 
     fn trace(&self, what: &str, offset: u64, value: u32) {
         if tracing::enabled!(target: REGISTERS, Level::TRACE) {
-            let name = RegisterName { generation: self.generation, offset };
+            let name = RegisterName {
+                generation: self.generation,
+                offset,
+            };
             tracing::trace!(target: REGISTERS, "{what} {value:#010x} {name}");
         }
     }
@@ -148,7 +171,10 @@ impl NeuronFunction {
 
     /// Executes a request of the legacy mailbox.
     pub(super) fn execute(&mut self, request: &Request) {
-        if self.policies.judge(Point::Mailbox { command: request.command }) != Verdict::Proceed {
+        if self.policies.judge(Point::Mailbox {
+            command: request.command,
+        }) != Verdict::Proceed
+        {
             self.mailbox = super::Mailbox::default();
             return;
         }
@@ -165,7 +191,9 @@ impl NeuronFunction {
 
     /// One word per device-side address asked for; 0 where no register stands (contract §4.1).
     fn read_for_mailbox(&mut self, payload: &[u8]) -> Vec<u8> {
-        let addresses = payload.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes));
+        let addresses = payload
+            .chunks_exact(8)
+            .filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes));
         addresses
             .take(mailbox::MAX_READ_REGISTERS)
             .flat_map(|address| {
@@ -193,11 +221,19 @@ impl NeuronFunction {
         }
         let (sequence, status) = match mailbox::Request::from_parts(header, &data) {
             Ok(request) => {
-                if self.policies.judge(Point::Mailbox { command: request.command }) != Verdict::Proceed {
+                if self.policies.judge(Point::Mailbox {
+                    command: request.command,
+                }) != Verdict::Proceed
+                {
                     return;
                 }
-                let known = MailboxCommand::from_number(request.command) == Some(MailboxCommand::PostToCw);
-                let status = if known { Status::Ok } else { Status::UnknownCommand };
+                let known =
+                    MailboxCommand::from_number(request.command) == Some(MailboxCommand::PostToCw);
+                let status = if known {
+                    Status::Ok
+                } else {
+                    Status::UnknownCommand
+                };
                 self.note_mailbox(request.command, request.sequence.get(), status);
                 (request.sequence.get(), status)
             }
@@ -207,13 +243,24 @@ impl NeuronFunction {
             }
         };
         // The size counts eight bytes of header in this form (facts §5.3).
-        let response = mailbox::ResponseHeader { sequence, status: status.into(), size: 8.into() };
+        let response = mailbox::ResponseHeader {
+            sequence,
+            status: status.into(),
+            size: 8.into(),
+        };
         self.misc_ram.set(window::REQUEST_HIGH, response.to_word());
         self.misc_ram.set(window::TRIGGER, 0);
     }
 
     fn note_mailbox(&mut self, command: u8, sequence: u8, status: Status) {
-        self.observers.emit(Scope::Device, EventKind::Mailbox { command, sequence, status: status.into() });
+        self.observers.emit(
+            Scope::Device,
+            EventKind::Mailbox {
+                command,
+                sequence,
+                status: status.into(),
+            },
+        );
     }
 
     /// Reads HBM through its BAR; the gaps between stacks read 0.
@@ -226,10 +273,10 @@ impl NeuronFunction {
 
     /// Writes HBM through its BAR; the gaps between stacks take nothing.
     pub(super) fn write_hbm(&self, offset: u64, data: &[u8]) {
-        match self.memory.hbm.at_bar(offset, data.len()) {
-            Some(slice) => memory::write_bytes(data, &slice),
-            None => tracing::warn!("write of {} bytes to BAR4+{offset:#x}, where no HBM is", data.len()),
+        if let Some(slice) = self.memory.hbm.at_bar(offset, data.len()) {
+            memory::write_bytes(data, &slice);
+        } else {
+            tracing::warn!("write of {} bytes to BAR4+{offset:#x}, where no HBM is", data.len());
         }
     }
 }
-

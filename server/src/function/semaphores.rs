@@ -11,7 +11,10 @@ struct Bank {
 
 impl Default for Bank {
     fn default() -> Self {
-        Self { events: vec![false; COUNT as usize], semaphores: vec![0; COUNT as usize] }
+        Self {
+            events: vec![false; COUNT as usize],
+            semaphores: vec![0; COUNT as usize],
+        }
     }
 }
 
@@ -26,7 +29,10 @@ impl Semaphores {
     /// All zero.
     pub fn new(generation: &Generation) -> Self {
         let count = |block| {
-            let windows = generation.windows.iter().filter(|window| window.block == block);
+            let windows = generation
+                .windows
+                .iter()
+                .filter(|window| window.block == block);
             windows.map(|window| usize::from(window.count)).sum()
         };
         Self {
@@ -56,7 +62,9 @@ impl Semaphores {
 
     /// Writes; arithmetic wraps (semaphores are 32-bit counters). `false` where neither stands.
     pub fn write(&mut self, at: Location, value: u32) -> bool {
-        let Some((bank, access, nth)) = self.locate(at) else { return false };
+        let Some((bank, access, nth)) = self.locate(at) else {
+            return false;
+        };
         let semaphore = &mut bank.semaphores[nth];
         match access {
             Access::Event => bank.events[nth] = value & 1 != 0,

@@ -103,21 +103,51 @@ pub enum EventKind {
 impl fmt::Display for EventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Doorbell { direction, count, tail } => {
-                write!(f, "doorbell {direction} +{count}, tail {} (ring id {})", tail.index, tail.ring_id)
+            Self::Doorbell {
+                direction,
+                count,
+                tail,
+            } => {
+                write!(
+                    f,
+                    "doorbell {direction} +{count}, tail {} (ring id {})",
+                    tail.index, tail.ring_id
+                )
             }
-            Self::Fetch { direction, index, count } => write!(f, "fetch {direction} {index}..+{count}"),
-            Self::Copy { tx, rx, source, destination, bytes } => {
-                write!(f, "copy tx {tx} -> rx {rx}: {bytes} bytes {source:#x} -> {destination:#x}")
+            Self::Fetch {
+                direction,
+                index,
+                count,
+            } => write!(f, "fetch {direction} {index}..+{count}"),
+            Self::Copy {
+                tx,
+                rx,
+                source,
+                destination,
+                bytes,
+            } => {
+                write!(
+                    f,
+                    "copy tx {tx} -> rx {rx}: {bytes} bytes {source:#x} -> {destination:#x}"
+                )
             }
             Self::Marker { tx, address } => write!(f, "marker tx {tx} -> {address:#x}"),
-            Self::QueueReset { direction, dropped } => write!(f, "reset {direction}, {dropped} descriptors dropped"),
+            Self::QueueReset { direction, dropped } => {
+                write!(f, "reset {direction}, {dropped} descriptors dropped")
+            }
             Self::Abort(fault) => write!(f, "abort: {fault}"),
             Self::Recovered => f.write_str("recovered from abort"),
             Self::Reset { map: u32::MAX } => f.write_str("device reset"),
             Self::Reset { map } => write!(f, "core reset, map {map:#x}"),
-            Self::Mailbox { command, sequence, status } => {
-                write!(f, "mailbox command {command} sequence {sequence}: status {status}")
+            Self::Mailbox {
+                command,
+                sequence,
+                status,
+            } => {
+                write!(
+                    f,
+                    "mailbox command {command} sequence {sequence}: status {status}"
+                )
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What is said about the device, one way: nothing here influences it.
 pub mod event;
 pub mod log;
+pub mod narrate;
 pub mod rate;
 pub mod recorder;
 pub mod render;

@@ -29,7 +29,11 @@ impl Recorder {
 
     /// Oldest first, each with the device's time.
     pub fn iter(&self) -> impl Iterator<Item = &(Duration, EventKind)> {
-        let oldest = if self.events.len() < CAPACITY { 0 } else { self.next };
+        let oldest = if self.events.len() < CAPACITY {
+            0
+        } else {
+            self.next
+        };
         self.events[oldest..].iter().chain(&self.events[..oldest])
     }
 }

@@ -80,12 +80,18 @@ impl Policies {
 
     /// Asks it.
     pub fn judge(&mut self, point: Point) -> Verdict {
-        self.0.as_mut().map_or(Verdict::Proceed, |policy| policy.judge(point))
+        self.0
+            .as_mut()
+            .map_or(Verdict::Proceed, |policy| policy.judge(point))
     }
 }
 
 impl fmt::Debug for Policies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "a policy" } else { "no policy" })
+        f.write_str(if self.0.is_some() {
+            "a policy"
+        } else {
+            "no policy"
+        })
     }
 }

@@ -43,7 +43,9 @@ impl Engine {
     pub fn new(number: u8) -> Self {
         Self {
             number,
-            pairs: (0..QUEUES_PER_ENGINE).map(|queue| Pair::new(number, queue)).collect(),
+            pairs: (0..QUEUES_PER_ENGINE)
+                .map(|queue| Pair::new(number, queue))
+                .collect(),
             iofic: Iofic::default(),
             fault: None,
             disabled: false,
@@ -98,8 +100,16 @@ impl Engine {
             self.iofic.raise(group, bit);
             if self.err_log_mask[unit_index(fault.direction)] & 1 << bit == 0 {
                 let address = fault.address.to_le_bytes();
-                let half = |at: usize| u32::from_le_bytes([address[at], address[at + 1], address[at + 2], address[at + 3]]);
-                self.log[unit_index(fault.direction)] = [u32::from(fault.queue), fault.index, half(0), half(4)];
+                let half = |at: usize| {
+                    u32::from_le_bytes([
+                        address[at],
+                        address[at + 1],
+                        address[at + 2],
+                        address[at + 3],
+                    ])
+                };
+                self.log[unit_index(fault.direction)] =
+                    [u32::from(fault.queue), fault.index, half(0), half(4)];
             }
         }
         self.fault = Some(fault);
@@ -108,12 +118,24 @@ impl Engine {
         if let Some(pair) = self.pair_mut(fault.queue) {
             pair.recorder.record(cx.now, kind);
         }
-        cx.observers.emit(Scope::Queue { engine: self.number, queue: fault.queue }, kind);
+        cx.observers.emit(
+            Scope::Queue {
+                engine: self.number,
+                queue: fault.queue,
+            },
+            kind,
+        );
     }
 
     fn recover(&mut self, cx: &mut Context<'_>) {
         if let Some(fault) = self.fault.take() {
-            cx.observers.emit(Scope::Queue { engine: self.number, queue: fault.queue }, EventKind::Recovered);
+            cx.observers.emit(
+                Scope::Queue {
+                    engine: self.number,
+                    queue: fault.queue,
+                },
+                EventKind::Recovered,
+            );
         }
     }
 
@@ -130,16 +152,22 @@ impl Engine {
     /// Reads a register; `None` where it is plain storage.
     pub fn read(&mut self, location: EngineLocation) -> Option<u32> {
         match location {
-            EngineLocation::Queue { direction, queue, offset } => {
-                self.pairs.get(usize::from(queue))?.ring(direction).read(offset)
-            }
+            EngineLocation::Queue {
+                direction,
+                queue,
+                offset,
+            } => self
+                .pairs
+                .get(usize::from(queue))?
+                .ring(direction)
+                .read(offset),
             EngineLocation::Iofic { group, offset } => self.iofic.read(group, offset),
             EngineLocation::Unit { direction, offset } => match (direction, offset) {
                 (_, unit::STATE) => Some(engine::state(self.machine(), direction)),
                 (_, unit::CHANGE_STATE | unit::CLEAR_ERR_LOG) => Some(0),
-                (_, unit::LOG_0..=unit::LOG_3) => {
-                    self.log[unit_index(direction)].get((offset - unit::LOG_0) as usize / 4).copied()
-                }
+                (_, unit::LOG_0..=unit::LOG_3) => self.log[unit_index(direction)]
+                    .get((offset - unit::LOG_0) as usize / 4)
+                    .copied(),
                 _ => None,
             },
             EngineLocation::General { .. } => None,
@@ -149,22 +177,47 @@ impl Engine {
     /// Writes a register.
     pub fn write(&mut self, location: EngineLocation, value: u32, cx: &mut Context<'_>) -> Effect {
         match location {
-            EngineLocation::Queue { direction, queue, offset } => self.write_queue(direction, queue, offset, value, cx),
+            EngineLocation::Queue {
+                direction,
+                queue,
+                offset,
+            } => self.write_queue(direction, queue, offset, value, cx),
             EngineLocation::Iofic { group, offset } => {
-                if self.iofic.write(group, offset, value) { Effect::Done } else { Effect::Store }
+                if self.iofic.write(group, offset, value) {
+                    Effect::Done
+                } else {
+                    Effect::Store
+                }
             }
-            EngineLocation::Unit { direction, offset } => self.write_unit(direction, offset, value, cx),
+            EngineLocation::Unit { direction, offset } => {
+                self.write_unit(direction, offset, value, cx)
+            }
             EngineLocation::General { .. } => Effect::Store,
         }
     }
 
-    fn write_unit(&mut self, direction: Direction, offset: u32, value: u32, cx: &mut Context<'_>) -> Effect {
+    fn write_unit(
+        &mut self,
+        direction: Direction,
+        offset: u32,
+        value: u32,
+        cx: &mut Context<'_>,
+    ) -> Effect {
         match (direction, offset) {
             (_, unit::CHANGE_STATE) => {
                 let change = ChangeState::from_bits(value);
                 if change.abort() {
                     let kind = FaultKind::Requested;
-                    self.abort(Fault { queue: 0, direction, index: 0, address: 0, kind }, cx);
+                    self.abort(
+                        Fault {
+                            queue: 0,
+                            direction,
+                            index: 0,
+                            address: 0,
+                            kind,
+                        },
+                        cx,
+                    );
                 } else if change.disable() {
                     self.disabled = true;
                 } else if change.normal() {
@@ -200,7 +253,9 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Effect {
         let stopped = self.fault.is_some();
-        let Some(pair) = self.pairs.get_mut(usize::from(number)) else { return Effect::Store };
+        let Some(pair) = self.pairs.get_mut(usize::from(number)) else {
+            return Effect::Store;
+        };
         match offset {
             queue::DRTP_INC => {
                 if stopped {
@@ -216,9 +271,18 @@ impl Engine {
             }
             _ if offset == queue::sw_ctrl(direction) => {
                 if SwCtrl::from_bits(value).reset_queue() {
-                    let kind = EventKind::QueueReset { direction, dropped: pair.reset(direction) };
+                    let kind = EventKind::QueueReset {
+                        direction,
+                        dropped: pair.reset(direction),
+                    };
                     pair.recorder.record(cx.now, kind);
-                    cx.observers.emit(Scope::Queue { engine: self.number, queue: number }, kind);
+                    cx.observers.emit(
+                        Scope::Queue {
+                            engine: self.number,
+                            queue: number,
+                        },
+                        kind,
+                    );
                     // Re-initialising the queue that failed is how the driver recovers (udma §10).
                     if self.fault.is_some_and(|fault| fault.queue == number) {
                         self.recover(cx);
@@ -232,7 +296,11 @@ impl Engine {
                     return Effect::Store;
                 }
                 // Enables may let pending work go on.
-                if offset == queue::CFG { Effect::Wake(number) } else { Effect::Done }
+                if offset == queue::CFG {
+                    Effect::Wake(number)
+                } else {
+                    Effect::Done
+                }
             }
         }
     }

@@ -47,7 +47,9 @@ pub enum FaultKind {
     #[error("doorbell on a ring that was never initialised (length 0)")]
     RingUnset,
     /// The tail overtook the head.
-    #[error("doorbell of {count} with {outstanding} of {length} descriptors outstanding: the tail passes the head")]
+    #[error(
+        "doorbell of {count} with {outstanding} of {length} descriptors outstanding: the tail passes the head"
+    )]
     TailOverrun {
         /// Written.
         count: u32,
@@ -57,7 +59,9 @@ pub enum FaultKind {
         length: u32,
     },
     /// Stale or wrong phase.
-    #[error("ring id {found} where this lap has {expected}: a stale descriptor or a phase not advanced at the wrap")]
+    #[error(
+        "ring id {found} where this lap has {expected}: a stale descriptor or a phase not advanced at the wrap"
+    )]
     RingId {
         /// Of the lap.
         expected: u8,
@@ -97,22 +101,38 @@ impl Fault {
             FaultKind::Fetch(_) | FaultKind::RingInRegisters | FaultKind::RingUnset => {
                 (m2s::PREFETCH_AXI_RESPONSE, s2m::PREFETCH_AXI_RESPONSE)
             }
-            FaultKind::Data(_) | FaultKind::Client(_) | FaultKind::Injected | FaultKind::PartialRegister => {
-                (m2s::DATA_AXI_RESPONSE, s2m::DATA_AXI_RESPONSE)
-            }
+            FaultKind::Data(_)
+            | FaultKind::Client(_)
+            | FaultKind::Injected
+            | FaultKind::PartialRegister => (m2s::DATA_AXI_RESPONSE, s2m::DATA_AXI_RESPONSE),
             FaultKind::RingId { .. } => (m2s::RING_ID, s2m::RING_ID),
             FaultKind::FirstInPacket => (m2s::FIRST_IN_PACKET, m2s::FIRST_IN_PACKET),
             FaultKind::WithoutFirst => (m2s::LAST_WITHOUT_FIRST, m2s::LAST_WITHOUT_FIRST),
             FaultKind::TooManyDescriptors { .. } => (m2s::MAX_DESCRIPTORS, m2s::MAX_DESCRIPTORS),
-            FaultKind::TailOverrun { .. } | FaultKind::Operation { .. } | FaultKind::Requested => return None,
+            FaultKind::TailOverrun { .. } | FaultKind::Operation { .. } | FaultKind::Requested => {
+                return None;
+            }
         };
-        Some(if m2s_side { (iofic::Group::M2S, m2s_bit) } else { (iofic::Group::S2M, s2m_bit) })
+        Some(if m2s_side {
+            (iofic::Group::M2S, m2s_bit)
+        } else {
+            (iofic::Group::S2M, s2m_bit)
+        })
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queue, direction, index, address, kind } = self;
-        write!(f, "q{queue} {direction} descriptor {index}, address {address:#x}: {kind}")
+        let Self {
+            queue,
+            direction,
+            index,
+            address,
+            kind,
+        } = self;
+        write!(
+            f,
+            "q{queue} {direction} descriptor {index}, address {address:#x}: {kind}"
+        )
     }
 }

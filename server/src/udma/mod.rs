@@ -55,6 +55,20 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// First address or register offset, and bytes.
+    fn place(&self) -> (u64, u64) {
+        match self {
+            Self::ReadGuest { iova: at, len } | Self::ReadRegister { offset: at, len } => {
+                (*at, *len as u64)
+            }
+            Self::WriteGuest { iova: at, data } | Self::WriteRegister { offset: at, data } => {
+                (*at, data.len() as u64)
+            }
+        }
+    }
+}
+
 /// How a slice ended.
 #[derive(Debug)]
 pub enum Slice {
@@ -116,7 +130,11 @@ impl Udma {
 
     /// Drops the pending work of one queue, as its own reset bits would.
     pub fn reset_queue(&mut self, engine: u8, queue: u8) {
-        if let Some(pair) = self.engines.get_mut(usize::from(engine)).and_then(|engine| engine.pair_mut(queue)) {
+        if let Some(pair) = self
+            .engines
+            .get_mut(usize::from(engine))
+            .and_then(|engine| engine.pair_mut(queue))
+        {
             for direction in Direction::BOTH {
                 pair.reset(direction);
             }
@@ -129,16 +147,33 @@ impl Udma {
     }
 
     /// Writes a register. Returns whether the register file should keep the value.
-    pub fn write(&mut self, engine: u8, location: EngineLocation, value: u32, cx: &mut Context<'_>) -> bool {
-        if let EngineLocation::Queue { direction, queue, offset } = location
+    pub fn write(
+        &mut self,
+        engine: u8,
+        location: EngineLocation,
+        value: u32,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        if let EngineLocation::Queue {
+            direction,
+            queue,
+            offset,
+        } = location
             && offset == DRTP_INC
         {
-            let point = Point::Doorbell { engine, queue, direction, count: value };
+            let point = Point::Doorbell {
+                engine,
+                queue,
+                direction,
+                count: value,
+            };
             if cx.policies.judge(point) != Verdict::Proceed {
                 return false;
             }
         }
-        let Some(unit) = self.engines.get_mut(usize::from(engine)) else { return true };
+        let Some(unit) = self.engines.get_mut(usize::from(engine)) else {
+            return true;
+        };
         match unit.write(location, value, cx) {
             Effect::Done => false,
             Effect::Store => true,
@@ -159,15 +194,26 @@ impl Udma {
             .engines
             .iter()
             .zip(0..)
-            .flat_map(|(engine, number)| engine.pairs().iter().zip(0..).map(move |(pair, queue)| (pair, number, queue)))
+            .flat_map(|(engine, number)| {
+                engine
+                    .pairs()
+                    .iter()
+                    .zip(0..)
+                    .map(move |(pair, queue)| (pair, number, queue))
+            })
             .filter(|(pair, ..)| pair.m2s.outstanding > 0 || pair.s2m.outstanding > 0)
             .map(|(_, engine, queue)| (engine, queue))
             .collect();
-        busy.into_iter().for_each(|(engine, queue)| self.wake(engine, queue));
+        busy.into_iter()
+            .for_each(|(engine, queue)| self.wake(engine, queue));
     }
 
     fn wake(&mut self, engine: u8, queue: u8) {
-        let Some(pair) = self.engines.get_mut(usize::from(engine)).and_then(|engine| engine.pair_mut(queue)) else {
+        let Some(pair) = self
+            .engines
+            .get_mut(usize::from(engine))
+            .and_then(|engine| engine.pair_mut(queue))
+        else {
             return;
         };
         let work = pair.m2s.outstanding > 0 || pair.s2m.unfetched > 0;
@@ -180,9 +226,13 @@ impl Udma {
     /// Works until `slice` bytes are used up, nothing can move, or an access is needed.
     pub fn run(&mut self, slice: &mut u64, cx: &mut Context<'_>) -> Slice {
         while let Some((number, queue)) = self.ready.pop_front() {
-            let Some(engine) = self.engines.get_mut(usize::from(number)) else { continue };
+            let Some(engine) = self.engines.get_mut(usize::from(number)) else {
+                continue;
+            };
             let (runs, limits) = (engine.runs(), engine.limits());
-            let Some(pair) = engine.pair_mut(queue) else { continue };
+            let Some(pair) = engine.pair_mut(queue) else {
+                continue;
+            };
             pair.queued = false;
             if !runs {
                 continue;
@@ -225,9 +275,15 @@ impl Udma {
 
     /// Takes the answer to a request. One that was dropped by a reset meanwhile is ignored.
     pub fn complete(&mut self, id: u64, reply: Result<Vec<u8>, FaultKind>, cx: &mut Context<'_>) {
-        let Some((number, queue)) = self.waiting.remove(&id) else { return };
-        let Some(engine) = self.engines.get_mut(usize::from(number)) else { return };
-        let Some(pair) = engine.pair_mut(queue) else { return };
+        let Some((number, queue)) = self.waiting.remove(&id) else {
+            return;
+        };
+        let Some(engine) = self.engines.get_mut(usize::from(number)) else {
+            return;
+        };
+        let Some(pair) = engine.pair_mut(queue) else {
+            return;
+        };
         // The queue was reset since, and may wait for something else by now.
         if !pair.awaits() || pair.ticket != id {
             return;

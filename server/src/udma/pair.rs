@@ -122,6 +122,8 @@ pub struct Pair {
     pending: Pending,
     /// The request whose answer `pending` waits for.
     pub ticket: u64,
+    /// Address and length of that request.
+    asked: (u64, u64),
     /// In the engine's list of queues with work.
     pub queued: bool,
     /// The last doorbell: when, which ring, how many.
@@ -143,6 +145,7 @@ impl Pair {
             packet: 0,
             pending: Pending::None,
             ticket: 0,
+            asked: (0, 0),
             queued: false,
             last_doorbell: None,
             recorder: Recorder::default(),
@@ -172,7 +175,15 @@ impl Pair {
 
     /// Waits for an access made elsewhere.
     pub const fn awaits(&self) -> bool {
-        matches!(self.pending, Pending::Fetch(_) | Pending::Read | Pending::Write { .. })
+        matches!(
+            self.pending,
+            Pending::Fetch(_) | Pending::Read | Pending::Write { .. }
+        )
+    }
+
+    /// Address and bytes of that access.
+    pub fn awaited(&self) -> Option<(u64, u64)> {
+        self.awaits().then_some(self.asked)
     }
 
     /// Drops the stream and one ring's pending work (contract §5.4). Returns the descriptors dropped.
@@ -188,7 +199,12 @@ impl Pair {
     ///
     /// # Errors
     /// The doorbell breaks a rule; the engine must stop.
-    pub fn doorbell(&mut self, direction: Direction, count: u32, cx: &mut Context<'_>) -> Result<(), Fault> {
+    pub fn doorbell(
+        &mut self,
+        direction: Direction,
+        count: u32,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
         cx.totals.doorbells += 1;
         self.last_doorbell = Some((cx.now, direction, count));
         let ring = self.ring_mut(direction);
@@ -196,7 +212,11 @@ impl Pair {
         let kind = if length == 0 {
             Some(FaultKind::RingUnset)
         } else if count > length - outstanding.min(length) {
-            Some(FaultKind::TailOverrun { count, outstanding, length })
+            Some(FaultKind::TailOverrun {
+                count,
+                outstanding,
+                length,
+            })
         } else {
             None
         };
@@ -206,7 +226,14 @@ impl Pair {
         }
         ring.ring(count);
         let tail = ring.tail;
-        self.record(cx, EventKind::Doorbell { direction, count, tail });
+        self.record(
+            cx,
+            EventKind::Doorbell {
+                direction,
+                count,
+                tail,
+            },
+        );
         Ok(())
     }
 
@@ -220,6 +247,9 @@ impl Pair {
                 Ok(Step::Blocked)
             }
         };
+        if let Ok(Step::Request(request)) = &result {
+            self.asked = request.place();
+        }
         result.unwrap_or_else(Step::Fault)
     }
 
@@ -227,7 +257,11 @@ impl Pair {
     ///
     /// # Errors
     /// The access failed; the engine must stop.
-    pub fn complete(&mut self, reply: Result<Vec<u8>, FaultKind>, cx: &mut Context<'_>) -> Result<(), Fault> {
+    pub fn complete(
+        &mut self,
+        reply: Result<Vec<u8>, FaultKind>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
         let pending = std::mem::take(&mut self.pending);
         let bytes = match reply {
             Ok(bytes) => bytes,
@@ -264,7 +298,8 @@ impl Pair {
         // Buffers are prefetched as soon as they are rung for, with or without a source (seed §3: rx-only trigger).
         for direction in [Direction::S2m, Direction::M2s] {
             let ring = self.ring(direction);
-            if ring.fetched.is_empty() && ring.cfg.prefetch()
+            if ring.fetched.is_empty()
+                && ring.cfg.prefetch()
                 && let Some((address, count)) = ring.next_fetch()
             {
                 return self.fetch(direction, address, count, cx);
@@ -274,19 +309,34 @@ impl Pair {
             return Ok(Step::Blocked);
         }
         if self.tx.is_none() {
-            let Some(raw) = self.m2s.fetched.pop_front() else { return Ok(Step::Blocked) };
+            let Some(raw) = self.m2s.fetched.pop_front() else {
+                return Ok(Step::Blocked);
+            };
             self.tx = Some(self.take_tx(&raw, limits)?);
         }
         if self.rx.is_none() {
-            let Some(raw) = self.s2m.fetched.pop_front() else { return Ok(Step::Blocked) };
+            let Some(raw) = self.s2m.fetched.pop_front() else {
+                return Ok(Step::Blocked);
+            };
             self.rx = Some(self.take_rx(&raw, limits)?);
         }
         self.copy(most, cx)
     }
 
-    fn fetch(&mut self, direction: Direction, address: u64, count: u32, cx: &mut Context<'_>) -> Result<Step, Fault> {
+    fn fetch(
+        &mut self,
+        direction: Direction,
+        address: u64,
+        count: u32,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Fault> {
         let index = self.ring(direction).head.index;
-        let point = Point::Fetch { engine: self.engine, queue: self.queue, direction, index };
+        let point = Point::Fetch {
+            engine: self.engine,
+            queue: self.queue,
+            direction,
+            index,
+        };
         if cx.policies.judge(point) == Verdict::Fail {
             return Err(self.fault(direction, index, address, FaultKind::Injected));
         }
@@ -314,7 +364,9 @@ impl Pair {
                     return Err(self.fault(direction, index, at, FaultKind::RingInRegisters));
                 }
                 Err(_) if filled >= DESCRIPTOR_SIZE => break,
-                Err(unmapped) => return Err(self.fault(direction, index, at, FaultKind::Fetch(unmapped))),
+                Err(unmapped) => {
+                    return Err(self.fault(direction, index, at, FaultKind::Fetch(unmapped)));
+                }
             }
         }
         self.fetched(direction, &bytes[..filled], cx);
@@ -326,24 +378,41 @@ impl Pair {
         let index = ring.head.index;
         ring.accept(bytes);
         let count = u32::try_from(bytes.len() / DESCRIPTOR_SIZE).unwrap_or(0);
-        self.record(cx, EventKind::Fetch { direction, index, count });
+        self.record(
+            cx,
+            EventKind::Fetch {
+                direction,
+                index,
+                count,
+            },
+        );
     }
 
     fn take_tx(&mut self, raw: &RawDescriptor, limits: Limits) -> Result<Tx, Fault> {
-        let Ok(descriptor) = TxDescriptor::read_from_bytes(raw) else { unreachable!("sizes are equal") };
+        let Ok(descriptor) = TxDescriptor::read_from_bytes(raw) else {
+            unreachable!("sizes are equal")
+        };
         let (len_ctrl, position) = (descriptor.len_ctrl(), self.m2s.current);
         let address = descriptor.source();
         // A meta descriptor keeps an index where the ring id is (facts §2.3).
-        let kind = if limits.check_tx_ring_id && !len_ctrl.meta() && len_ctrl.ring_id() != position.ring_id {
+        let kind = if limits.check_tx_ring_id
+            && !len_ctrl.meta()
+            && len_ctrl.ring_id() != position.ring_id
+        {
             Some(ring_id(position.ring_id, len_ctrl.ring_id()))
         } else if len_ctrl.first() && self.packet > 0 {
             Some(FaultKind::FirstInPacket)
         } else if !len_ctrl.first() && self.packet == 0 {
             Some(FaultKind::WithoutFirst)
         } else if limits.max_descriptors != 0 && self.packet >= u32::from(limits.max_descriptors) {
-            Some(FaultKind::TooManyDescriptors { limit: limits.max_descriptors })
+            Some(FaultKind::TooManyDescriptors {
+                limit: limits.max_descriptors,
+            })
         } else if let Operation::Unsupported(operation) = descriptor.operation() {
-            Some(FaultKind::Operation { operation, meta_ctrl: descriptor.meta_ctrl().into_bits() })
+            Some(FaultKind::Operation {
+                operation,
+                meta_ctrl: descriptor.meta_ctrl().into_bits(),
+            })
         } else {
             None
         };
@@ -351,26 +420,44 @@ impl Pair {
             return Err(self.fault(Direction::M2s, position.index, address, kind));
         }
         self.packet += 1;
-        Ok(Tx { index: position.index, address, left: len_ctrl.byte_length(), last: len_ctrl.last() })
+        Ok(Tx {
+            index: position.index,
+            address,
+            left: len_ctrl.byte_length(),
+            last: len_ctrl.last(),
+        })
     }
 
     fn take_rx(&mut self, raw: &RawDescriptor, limits: Limits) -> Result<Rx, Fault> {
-        let Ok(descriptor) = RxDescriptor::read_from_bytes(raw) else { unreachable!("sizes are equal") };
+        let Ok(descriptor) = RxDescriptor::read_from_bytes(raw) else {
+            unreachable!("sizes are equal")
+        };
         let (len_ctrl, position) = (descriptor.len_ctrl(), self.s2m.current);
         let address = descriptor.destination();
         if limits.check_rx_ring_id && len_ctrl.ring_id() != position.ring_id {
             let kind = ring_id(position.ring_id, len_ctrl.ring_id());
             return Err(self.fault(Direction::S2m, position.index, address, kind));
         }
-        Ok(Rx { index: position.index, address, left: len_ctrl.byte_length() })
+        Ok(Rx {
+            index: position.index,
+            address,
+            left: len_ctrl.byte_length(),
+        })
     }
 
     /// Moves bytes from the current source to the current destination, up to where either ends.
     fn copy(&mut self, most: u32, cx: &mut Context<'_>) -> Result<Step, Fault> {
-        let (Some(tx), Some(rx)) = (&self.tx, &self.rx) else { return Ok(Step::Blocked) };
+        let (Some(tx), Some(rx)) = (&self.tx, &self.rx) else {
+            return Ok(Step::Blocked);
+        };
         let (source, destination) = (tx.address, rx.address);
         let whole = tx.left.min(rx.left).min(most.max(1));
-        let point = Point::Copy { engine: self.engine, queue: self.queue, source, destination };
+        let point = Point::Copy {
+            engine: self.engine,
+            queue: self.queue,
+            source,
+            destination,
+        };
         match cx.policies.judge(point) {
             Verdict::Proceed => {}
             Verdict::Drop => {
@@ -387,7 +474,8 @@ impl Pair {
         match from {
             Target::Memory(from) => match (from.subslice(0, bytes), to) {
                 (Ok(from), Target::Memory(to)) => {
-                    let marker = bytes == size_of_val(&MARKER) && is_marker(|word| memory::read_bytes(&from, word));
+                    let marker = bytes == size_of_val(&MARKER)
+                        && is_marker(|word| memory::read_bytes(&from, word));
                     memory::copy(&from, &to);
                     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                     self.landed(bytes, marker, cx);
@@ -413,13 +501,16 @@ impl Pair {
 
     /// Writes bytes of the current source to the current destination.
     fn put(&mut self, mut data: Vec<u8>, cx: &mut Context<'_>) -> Result<Step, Fault> {
-        let Some(rx) = &self.rx else { return Ok(Step::Blocked) };
+        let Some(rx) = &self.rx else {
+            return Ok(Step::Blocked);
+        };
         let to = cx.memory.resolve(rx.address, data.len(), Access::Write);
         let to = to.map_err(|unmapped| self.unmapped(Direction::S2m, unmapped))?;
         // A mapping may have shrunk since: the rest is read again.
         data.truncate(to.len());
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let marker = data.len() == size_of_val(&MARKER) && is_marker(|word| word.copy_from_slice(&data));
+        let marker =
+            data.len() == size_of_val(&MARKER) && is_marker(|word| word.copy_from_slice(&data));
         match to {
             Target::Memory(to) => {
                 memory::write_bytes(&data, &to);
@@ -439,8 +530,11 @@ impl Pair {
 
     /// Bytes have landed: descriptors that they finish are done, and only now do the pointers move.
     fn landed(&mut self, bytes: u32, marker: bool, cx: &mut Context<'_>) {
-        let (Some(tx), Some(rx)) = (&mut self.tx, &mut self.rx) else { return };
-        let (tx_index, source, rx_index, destination) = (tx.index, tx.address, rx.index, rx.address);
+        let (Some(tx), Some(rx)) = (&mut self.tx, &mut self.rx) else {
+            return;
+        };
+        let (tx_index, source, rx_index, destination) =
+            (tx.index, tx.address, rx.index, rx.address);
         tx.address = tx.address.wrapping_add(u64::from(bytes));
         tx.left = tx.left.saturating_sub(bytes);
         rx.address = rx.address.wrapping_add(u64::from(bytes));
@@ -462,16 +556,37 @@ impl Pair {
             self.s2m.retire();
             cx.totals.descriptors += 1;
         }
-        self.record(cx, EventKind::Copy { tx: tx_index, rx: rx_index, source, destination, bytes });
+        self.record(
+            cx,
+            EventKind::Copy {
+                tx: tx_index,
+                rx: rx_index,
+                source,
+                destination,
+                bytes,
+            },
+        );
         if marker {
             cx.totals.markers += 1;
-            self.record(cx, EventKind::Marker { tx: tx_index, address: destination });
+            self.record(
+                cx,
+                EventKind::Marker {
+                    tx: tx_index,
+                    address: destination,
+                },
+            );
         }
     }
 
     fn record(&mut self, cx: &mut Context<'_>, kind: EventKind) {
         self.recorder.record(cx.now, kind);
-        cx.observers.emit(Scope::Queue { engine: self.engine, queue: self.queue }, kind);
+        cx.observers.emit(
+            Scope::Queue {
+                engine: self.engine,
+                queue: self.queue,
+            },
+            kind,
+        );
     }
 
     fn unmapped(&self, direction: Direction, unmapped: Unmapped) -> Fault {
@@ -486,13 +601,28 @@ impl Pair {
         self.fault(direction, index, address, kind)
     }
 
-    const fn fault(&self, direction: Direction, index: u32, address: u64, kind: FaultKind) -> Fault {
-        Fault { queue: self.queue, direction, index, address, kind }
+    const fn fault(
+        &self,
+        direction: Direction,
+        index: u32,
+        address: u64,
+        kind: FaultKind,
+    ) -> Fault {
+        Fault {
+            queue: self.queue,
+            direction,
+            index,
+            address,
+            kind,
+        }
     }
 }
 
 const fn ring_id(expected: RingId, found: RingId) -> FaultKind {
-    FaultKind::RingId { expected: expected.bits(), found: found.bits() }
+    FaultKind::RingId {
+        expected: expected.bits(),
+        found: found.bits(),
+    }
 }
 
 fn is_marker(read: impl FnOnce(&mut [u8; 4])) -> bool {

@@ -2,8 +2,10 @@
 use std::collections::VecDeque;
 
 use neuron_protocol::descriptor::DESCRIPTOR_SIZE;
-use neuron_protocol::registers::queue::{self, Cfg, INDEX_MASK, Pointer, RING_BASE_LOW_MASK, Status};
 use neuron_protocol::registers::Direction;
+use neuron_protocol::registers::queue::{
+    self, Cfg, INDEX_MASK, Pointer, RING_BASE_LOW_MASK, Status,
+};
 
 /// A descriptor as fetched.
 pub type RawDescriptor = [u8; DESCRIPTOR_SIZE];
@@ -103,7 +105,10 @@ impl Ring {
 
     /// The next stretch to fetch: address and count. Ends at the ring's end.
     pub fn next_fetch(&self) -> Option<(u64, u32)> {
-        let count = self.unfetched.min(PREFETCH_DEPTH).min(self.length.saturating_sub(self.head.index));
+        let count = self
+            .unfetched
+            .min(PREFETCH_DEPTH)
+            .min(self.length.saturating_sub(self.head.index));
         (count > 0).then(|| (self.address_of(self.head.index), count))
     }
 
@@ -158,7 +163,9 @@ impl Ring {
             queue::DRBP_LOW => self.base = join(high(self.base), value & RING_BASE_LOW_MASK),
             queue::DRBP_HIGH => self.base = join(value, low(self.base)),
             queue::DRL => self.length = value & INDEX_MASK,
-            queue::CRBP_LOW => self.completion_base = join(high(self.completion_base), value & RING_BASE_LOW_MASK),
+            queue::CRBP_LOW => {
+                self.completion_base = join(high(self.completion_base), value & RING_BASE_LOW_MASK);
+            }
             queue::CRBP_HIGH => self.completion_base = join(value, low(self.completion_base)),
             queue::RLIMIT_MASK if self.direction == Direction::M2s => self.rlimit_mask = value,
             _ if offset == queue::comp_cfg(self.direction) => self.comp_cfg = value,
@@ -169,7 +176,10 @@ impl Ring {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the low half is what is wanted"
+)]
 const fn low(value: u64) -> u32 {
     value as u32
 }

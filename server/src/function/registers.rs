@@ -276,7 +276,10 @@ impl NeuronFunction {
         if let Some(slice) = self.memory.hbm.at_bar(offset, data.len()) {
             memory::write_bytes(data, &slice);
         } else {
-            tracing::warn!("write of {} bytes to BAR4+{offset:#x}, where no HBM is", data.len());
+            tracing::warn!(
+                "write of {} bytes to BAR4+{offset:#x}, where no HBM is",
+                data.len()
+            );
         }
     }
 }

@@ -159,8 +159,8 @@ pub trait PciFunction {
     /// Regions and interrupts, fixed for the life of the process.
     fn info(&self) -> &FunctionInfo;
 
-    /// Tells the time since the process started, before each message and each slice. The function has no clock.
-    fn tick(&mut self, now: Duration);
+    /// Tells the time since serving began, before the messages and the slice of each wake-up. The function has no clock.
+    fn tick(&mut self, _now: Duration) {}
 
     /// Reads `data.len()` bytes of a region. The wire has checked that the region exists, is readable, and holds
     /// `offset..offset + data.len()`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -236,9 +236,11 @@ impl<F: PciFunction> Server<F> {
     }
 
     fn serve(&mut self) -> Result<(), ServeError> {
+        let started = Instant::now();
         let mut progress = Progress::Again;
         while !self.wake.stop.load(Ordering::Acquire) {
             let ready = self.wait(progress)?;
+            self.function.tick(started.elapsed());
             if ready.orders {
                 self.execute_orders();
             }

@@ -27,7 +27,7 @@ structs! {
         nq_dev_id: u32,
         /// In: 0 core, 1 `TopSP`.
         nq_dev_type: u32,
-        /// In: 0 trace, 1 notify, 2 event, 3 error, 4 trace DMA, 5 throttle.
+        /// In: [`notification_type`].
         nq_type: u32,
         /// In: engine in the core.
         engine_index: u32,
@@ -61,4 +61,20 @@ ioctls! {
     EVENT_GET = 0xc008_4e2e, ReadWrite, 46, p8, InOut, Event;
     /// Creates a notification queue. Needs an attached process (`-EACCES`).
     NOTIFICATIONS_INIT_V2 = 0x8008_4e35, Read, 53, p8, InOut, NotificationsInitV2;
+}
+
+/// Kinds of notification queue ([`NotificationsInitV2::nq_type`]; facts §5.6).
+pub mod notification_type {
+    /// Implicit notifications of execution.
+    pub const TRACE: u32 = 0;
+    /// Explicit ones.
+    pub const NOTIFY: u32 = 1;
+    /// Events.
+    pub const EVENT: u32 = 2;
+    /// Errors.
+    pub const ERROR: u32 = 3;
+    /// DMA: uses queue 0 of each engine's own block.
+    pub const TRACE_DMA: u32 = 4;
+    /// Throttling (V2).
+    pub const THROTTLE: u32 = 5;
 }

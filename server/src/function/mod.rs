@@ -94,7 +94,6 @@ pub struct NeuronFunction {
     totals: Totals,
     counters: Counters,
     now: Duration,
-    connected: bool,
     /// Accesses for the client to make, not yet taken by the wire.
     outgoing: VecDeque<(u64, DmaRequest)>,
     askers: HashMap<u64, Asker>,
@@ -127,7 +126,6 @@ impl NeuronFunction {
             totals: Totals::default(),
             counters: Counters::default(),
             now: Duration::ZERO,
-            connected: false,
             outgoing: VecDeque::new(),
             askers: HashMap::new(),
             next_dma: 0,
@@ -281,7 +279,6 @@ impl PciFunction for NeuronFunction {
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
-        self.connected = true;
         match usize::try_from(region) {
             Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => self.read_registers(offset, data),
             Ok(HBM_BAR) => self.read_hbm(offset, data),
@@ -292,7 +289,6 @@ impl PciFunction for NeuronFunction {
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        self.connected = true;
         match usize::try_from(region) {
             Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => self.write_registers(offset, data),
             Ok(HBM_BAR) => {
@@ -312,7 +308,6 @@ impl PciFunction for NeuronFunction {
     }
 
     fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
-        self.connected = true;
         let DmaMap {
             iova,
             size,
@@ -377,7 +372,6 @@ impl PciFunction for NeuronFunction {
     }
 
     fn disconnect(&mut self) {
-        self.connected = false;
         self.power_on();
         self.memory.guest.clear();
         self.memory.clear_device();

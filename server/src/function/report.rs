@@ -8,7 +8,7 @@ use super::NeuronFunction;
 use crate::memory::{self, Access, Backing, Target};
 use crate::observe::report::{
     Account, Counters, DescriptorReport, Detail, DeviceReport, Doorbell, MapReport, QueueReport,
-    RegisterReport, RingReport, UnmodelledReport, Wait,
+    RegisterReport, RingReport, UnmodelledReport, Wait, WireReport,
 };
 use crate::udma::{Engine, Pair, Ring};
 
@@ -56,7 +56,7 @@ impl Account for NeuronFunction {
             platform: self.config.platform.name().to_owned(),
             routing_id: self.config.routing_id,
             serial: self.config.serial,
-            connected: self.connected,
+            wire: WireReport::default(),
             bus_master: self.pci.bus_master(),
             hbm_resident: self.memory.hbm.resident(),
             counters: Counters {

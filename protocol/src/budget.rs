@@ -272,6 +272,13 @@ mod tests {
         );
     }
 
+    /// `for (i = 0; i <= wait / 1 + 1; i++)` looks twice more than `wait` microseconds.
+    #[test]
+    fn looks_of_the_kernel() {
+        assert_eq!(silicon(Estimate::V2, Wait::Synchronous, 2).polls, 39_902);
+        assert_eq!(silicon(Estimate::V3, Wait::Asynchronous, 3).polls, 159_902);
+    }
+
     #[test]
     fn first_waits() {
         assert_eq!(silicon(Estimate::V2, Wait::Synchronous, 2).first_wait, 1);

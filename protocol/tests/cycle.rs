@@ -8,7 +8,7 @@ use neuron_protocol::cycle::{
     Batch, CopyQueue, CycleError, Delay, HostMemory, QueuePair, Settings, SoftwarePoll,
     SoftwarePollError, Transfer, init_engine,
 };
-use neuron_protocol::descriptor::Barrier;
+use neuron_protocol::descriptor::{Barrier, TxDescriptor};
 use neuron_protocol::generation::{Block, Generation, Platform, V2, V3, V4};
 use neuron_protocol::marker::{Context, MARKER};
 use neuron_protocol::registers::Direction;
@@ -516,6 +516,57 @@ fn a_full_ring_refuses_a_pair_before_either_ring_moves() {
 }
 
 #[test]
+fn half_a_pair_is_never_staged() {
+    let b = &mut bench();
+    let mut queue = queue_pair(&b.device, 64);
+    for _ in 0..48 {
+        queue
+            .push_tx(&mut b.device, |id| {
+                TxDescriptor::copy(HBM, 4, id, Barrier::None)
+            })
+            .unwrap();
+    }
+    let full = Err(CycleError::Ring(RingError::Full));
+    assert_eq!(queue.stage(&mut b.device, HBM, HBM, 4, Barrier::None), full);
+    assert_eq!(queue.ring(Direction::S2m).cursors().outstanding(), 0);
+}
+
+#[test]
+fn a_batch_without_room_for_its_marker_is_not_staged() {
+    let mut b = small_batches(40);
+    // 48 slots: 25 for the first batch, 23 left for a second of 23 and its marker.
+    let first = b
+        .copies
+        .start(&mut b.device, HBM, HBM, 24 * 0x1_0000, None)
+        .unwrap();
+    let mut transfer = Transfer::new(HBM, HBM, 23 * 0x1_0000).unwrap();
+    let error = b
+        .copies
+        .stage(&mut b.device, Context::Async2, &mut transfer);
+    assert_eq!(error, Err(CycleError::Ring(RingError::Full)));
+    assert_eq!(transfer.remaining(), 23 * 0x1_0000);
+    assert_eq!(b.copies.queue().available(), 23);
+    b.copies.wait(&mut b.device, first).unwrap();
+    b.copies
+        .copy(&mut b.device, HBM, HBM, 23 * 0x1_0000)
+        .unwrap();
+}
+
+#[test]
+fn a_marker_left_over_in_the_buffer_completes_nothing() {
+    let mut b = bench();
+    b.handle.0.borrow_mut().latency = 50;
+    b.put_host(
+        COMPLETION,
+        &[0x55, 0x55, 0x55, 0x55, 0x01, 0xef, 0xcd, 0xab],
+    );
+    b.put_host(HOST, b"landed");
+    let source = b.host(HOST);
+    b.copies.copy(&mut b.device, source, HBM, 6).unwrap();
+    assert_eq!(b.get_hbm(HBM, 6), b"landed");
+}
+
+#[test]
 fn bases_and_buffers_are_checked() {
     let (device, _) = support::device(&V2, 0);
     let size = RingSize::new(64).unwrap();
@@ -560,6 +611,15 @@ fn a_fill_copies_its_own_beginning() {
                 .all(|chunk| *chunk == seed[..chunk.len()])
         );
         assert_eq!(filled[length], 0);
+        // One copy of the pattern and its marker, then every source is the filled beginning.
+        let chunks = u64::try_from(length.div_ceil(0x1_0000)).unwrap();
+        let source = |n: u64| b.handle.0.borrow().cpu.word(TX_RING + 16 * n + 8);
+        let sources = (2..1 + chunks + (chunks - 1).div_ceil(4)).map(source);
+        let beginning = u32::try_from(HBM + 1).unwrap();
+        let data: Vec<_> = sources
+            .filter(|source| *source != u32::try_from(COMPLETION).unwrap())
+            .collect();
+        assert_eq!(data, vec![beginning; usize::try_from(chunks - 1).unwrap()]);
         assert!(b.idle());
     }
 }

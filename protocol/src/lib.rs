@@ -1,7 +1,7 @@
 //! The hardware contract of an AWS Neuron PCI function, as both halves must agree on it.
 //!
 //! What the *device* must honour: [`descriptor`], [`registers`], [`generation`]. What the *driver* does with it:
-//! [`ring`], [`marker`], [`budget`], [`ioctl`]. Both: [`mailbox`]. Nothing here does I/O, allocates, or knows which half it serves.
+//! [`cycle`], [`ring`], [`marker`], [`budget`], [`ioctl`]. Both: [`mailbox`]. Nothing here does I/O, allocates, or knows which half it serves.
 //!
 //! Sources are named on each constant: "seed" is the public description of the ring cycle, "contract" the register-level
 //! contract read from the driver and checked by runs, "facts" the digest of public notes on driver 2.27.4.0, "udma" the

@@ -24,9 +24,16 @@ pub const MAX_READ_REGISTERS: usize = 100;
 /// Bytes of a request header, both transports (contract §4.1).
 pub const REQUEST_HEADER_SIZE: usize = size_of::<RequestHeader>();
 
-/// Bytes of a legacy response header, and of its part of the register one up to 2.25.4.0
-/// (contract §4.1). Later drivers count 8 bytes, with a CRC they never read (facts §5.3).
+/// Bytes of a legacy response header (contract §4.1).
 pub const RESPONSE_HEADER_SIZE: usize = size_of::<ResponseHeader>();
+
+/// Bytes a register response counts for its header: the word, and a CRC that no driver reads
+/// (facts §5.3).
+///
+/// 2.25.4.0 counts 4 instead. It reads no more than it asked for, so that 8 is right for both: it
+/// finds 4 bytes beyond the payload, at most. With 4, a later driver would compute a payload of
+/// -4 bytes.
+pub const REGISTER_RESPONSE_HEADER_SIZE: usize = 8;
 
 const CRC32C: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
 
@@ -273,6 +280,20 @@ pub struct ResponseHeader {
 }
 
 impl ResponseHeader {
+    /// Header of a register response with `payload` bytes in the data window. `None` if they do
+    /// not fit there.
+    pub fn for_register(sequence: Sequence, status: Status, payload: usize) -> Option<Self> {
+        if payload > DATA_WINDOW_SIZE {
+            return None;
+        }
+        let size = u16::try_from(REGISTER_RESPONSE_HEADER_SIZE + payload).ok()?;
+        Some(Self {
+            sequence: sequence.get(),
+            status: status.into(),
+            size: size.into(),
+        })
+    }
+
     /// The word of the register transport, read back from MR+0x1f0 (contract §4.2).
     pub fn to_word(self) -> u32 {
         let [s0, s1] = self.size.get().to_le_bytes();
@@ -564,6 +585,15 @@ mod tests {
             (Status::Ok, &[9; 4][..])
         );
         assert!(build_response(&mut buffer, Sequence::FIRST, Status::Ok, &[0; 13]).is_err());
+        let register = |payload| {
+            ResponseHeader::for_register(Sequence::FIRST, Status::UnknownCommand, payload)
+        };
+        assert_eq!(register(0).map(ResponseHeader::to_word), Some(0x0008_0201));
+        assert_eq!(
+            register(128).map(ResponseHeader::to_word),
+            Some(0x0088_0201)
+        );
+        assert_eq!(register(129), None);
         let header = ResponseHeader::from_word(0x0004_0107);
         assert_eq!(
             (header.sequence, Status::from(header.status)),

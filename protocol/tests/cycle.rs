@@ -8,7 +8,7 @@ use neuron_protocol::cycle::{
     Batch, CopyQueue, CycleError, Delay, HostMemory, QueuePair, Settings, SoftwarePoll,
     SoftwarePollError, Transfer, init_engine,
 };
-use neuron_protocol::descriptor::{Barrier, TxDescriptor};
+use neuron_protocol::descriptor::{Barrier, RxDescriptor, TxDescriptor};
 use neuron_protocol::generation::{Block, Generation, Platform, V2, V3, V4};
 use neuron_protocol::marker::{Context, MARKER};
 use neuron_protocol::registers::Direction;
@@ -446,6 +446,38 @@ fn a_ring_can_be_armed_ahead_of_its_source() {
     assert_eq!(b.doorbells()[before + 1..], [(true, 1), (false, 2)]);
     assert_eq!(b.get_hbm(HBM, 20), b"01234567890123456789");
     queue.ack(2).unwrap();
+}
+
+#[test]
+fn a_packet_may_fill_several_buffers() {
+    let mut b = bench();
+    let mut queue = queue_pair(&b.device, 64);
+    queue.init(&mut b.device).unwrap();
+    b.put_host(HOST, b"0123456789");
+    let source = b.host(HOST);
+    queue
+        .push_tx(&mut b.device, |id| {
+            TxDescriptor::copy(source, 10, id, Barrier::None)
+        })
+        .unwrap();
+    for (at, length) in [(0, 3), (0x100, 5), (0x200, 2)] {
+        queue
+            .push_rx(&mut b.device, |id| {
+                RxDescriptor::new(HBM + at, length, id, Barrier::None)
+            })
+            .unwrap();
+    }
+    queue.trigger(&mut b.device, 1, 3).unwrap();
+    let parts = [
+        b.get_hbm(HBM, 3),
+        b.get_hbm(HBM + 0x100, 5),
+        b.get_hbm(HBM + 0x200, 2),
+    ];
+    assert_eq!(parts.concat(), b"0123456789");
+    // The rings are acknowledged each by its own count.
+    queue.ring(Direction::S2m).cursors().ack(3).unwrap();
+    queue.ring(Direction::M2s).cursors().ack(1).unwrap();
+    assert_eq!(queue.available(), 48);
 }
 
 #[test]

@@ -16,6 +16,29 @@
 //!  poll     first wait, then one look per microsecond at the marker's destination
 //!  ack      re-arm the marker, give the slots back: rx, then tx
 //! ```
+//!
+//! A copy on a fresh device, from host memory into its own:
+//!
+//! ```
+//! use neuron_protocol::cycle::{
+//!     CopyQueue, Delay, Device, ErrorOf, HostMemory, QueuePair, Registers, Settings, init_engine,
+//! };
+//! use neuron_protocol::generation::Platform;
+//! use neuron_protocol::ring::RingSize;
+//!
+//! fn copy_4k<R: Registers, M: HostMemory, D: Delay>(
+//!     device: &mut Device<R, M, D>,
+//! ) -> Result<(), ErrorOf<R, M>> {
+//!     let (engine, queue) = device.generation.h2t_queue(0).unwrap_or_default();
+//!     init_engine(device, engine)?;
+//!     let rings = QueuePair::new(device, engine, queue, RingSize::new(8192)?, 0x10_0000, 0x20_0000)?;
+//!     let settings = Settings::new(device.generation, Platform::Silicon);
+//!     let mut copies = CopyQueue::new(device, rings, 0x30_0000, settings)?;
+//!     copies.init(device)?;
+//!     let source = device.host_to_device(0x40_0000)?;
+//!     copies.copy(device, source, device.generation.hbm.soc_bases[0], 4096)
+//! }
+//! ```
 
 mod batch;
 mod copy;

@@ -15,27 +15,42 @@ use neuron_protocol::generation::Generation;
 const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = 4096;
 
+/// Page and offset in it of the byte `done` after `address`.
+fn locate(address: u64, done: usize) -> (u64, usize) {
+    let at = address + u64::try_from(done).unwrap();
+    (at / PAGE, usize::try_from(at % PAGE).unwrap())
+}
+
 /// Sparse bytes.
 #[derive(Default)]
 pub struct Sparse(HashMap<u64, Box<[u8; PAGE_BYTES]>>);
 
 impl Sparse {
     pub fn read(&self, address: u64, bytes: &mut [u8]) {
-        for (at, byte) in (address..).zip(bytes) {
-            *byte = self
-                .0
-                .get(&(at / PAGE))
-                .map_or(0, |page| page[usize::try_from(at % PAGE).unwrap()]);
+        let mut done = 0;
+        while done < bytes.len() {
+            let (page, start) = locate(address, done);
+            let length = (PAGE_BYTES - start).min(bytes.len() - done);
+            let part = &mut bytes[done..done + length];
+            match self.0.get(&page) {
+                Some(page) => part.copy_from_slice(&page[start..start + length]),
+                None => part.fill(0),
+            }
+            done += length;
         }
     }
 
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
-        for (at, byte) in (address..).zip(bytes) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (page, start) = locate(address, done);
+            let length = (PAGE_BYTES - start).min(bytes.len() - done);
             let page = self
                 .0
-                .entry(at / PAGE)
+                .entry(page)
                 .or_insert_with(|| Box::new([0; PAGE_BYTES]));
-            page[usize::try_from(at % PAGE).unwrap()] = *byte;
+            page[start..start + length].copy_from_slice(&bytes[done..done + length]);
+            done += length;
         }
     }
 

@@ -76,7 +76,11 @@ impl Device {
         } else {
             u32::from(generation.cores)
         };
-        let wide = ioctl::is_known(&file, abi::MEM_COPY64);
+        let mut driver = abi::DriverInfo::default();
+        let wide = match ioctl::plain(&file, abi::DRIVER_INFO_GET, &mut driver) {
+            Ok(()) => driver.feature_flags1 & abi::feature::MEM_ALLOC64 != 0,
+            Err(_) => false,
+        };
         Ok(Self {
             file,
             index,

@@ -27,17 +27,22 @@ impl Pattern {
 
     /// Writes bytes `start ..` of the pattern.
     pub fn fill(self, buffer: &mut [u8], start: u64) {
-        let mut at = start;
+        let mut index = start / 8;
+        let skip = usize::try_from(start % 8).unwrap_or(0);
         let mut rest = buffer;
-        while !rest.is_empty() {
-            let word = self.word(at / 8).to_le_bytes();
-            let skip = usize::try_from(at % 8).unwrap_or(0);
-            let n = (8 - skip).min(rest.len());
-            let (head, tail) = rest.split_at_mut(n);
-            head.copy_from_slice(&word[skip..skip + n]);
+        if skip != 0 {
+            let (head, tail) = rest.split_at_mut((8 - skip).min(rest.len()));
+            head.copy_from_slice(&self.word(index).to_le_bytes()[skip..skip + head.len()]);
+            index += 1;
             rest = tail;
-            at += 8 - u64::try_from(skip).unwrap_or(0);
         }
+        let mut words = rest.chunks_exact_mut(8);
+        for word in &mut words {
+            word.copy_from_slice(&self.word(index).to_le_bytes());
+            index += 1;
+        }
+        let tail = words.into_remainder();
+        tail.copy_from_slice(&self.word(index).to_le_bytes()[..tail.len()]);
     }
 
     /// Bytes `start .. start + length` of the pattern.

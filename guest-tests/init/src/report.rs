@@ -36,6 +36,9 @@ const LONGEST_LINE: usize = 900;
 /// Severity 2 (critical): shown even with `quiet` or `loglevel=3`.
 const RECORD_LEVEL: &str = "<2>";
 
+/// Whether and how fast user space may write kernel records.
+const RATE_LIMIT: &str = "/proc/sys/kernel/printk_devkmsg";
+
 static SINK: Mutex<Option<Sink>> = Mutex::new(None);
 
 enum Sink {
@@ -45,8 +48,14 @@ enum Sink {
 
 /// Sends lines to the kernel log from now on (PID 1).
 pub fn to_kernel_log() {
-    // The default rate limit of user records would drop lines (10 in 5 s).
-    let _ = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on");
+    // The default rate limit of user records would drop lines (10 in 5 s). The newline is part of the
+    // value: the kernel refuses "on" without it.
+    let _ = std::fs::write(RATE_LIMIT, "on\n");
+    let unlimited = std::fs::read_to_string(RATE_LIMIT).is_ok_and(|state| state.trim() == "on");
+    if !unlimited {
+        // `printk.devkmsg=` on the kernel command line locks it: a line that may be dropped is worth nothing.
+        return;
+    }
     if let Ok(file) = OpenOptions::new().write(true).open("/dev/kmsg") {
         *lock() = Some(Sink::Kmsg(file));
     }

@@ -21,6 +21,7 @@ pub fn run(context: &Context) -> Result<Outcome> {
         ));
     }
     let per_core = u32::from(device.generation.engines_per_core);
+    let settable = device.offers(abi::DMA_ENG_SET_STATE);
     for core in 0..device.cores {
         let engine = core * per_core + 10;
         stage(format_args!("engine {engine}"));
@@ -42,7 +43,7 @@ pub fn run(context: &Context) -> Result<Outcome> {
             state.tx_state,
             state.rx_state
         );
-        if device.offers(abi::DMA_ENG_SET_STATE) {
+        if settable {
             let mut argument = abi::DmaEngSetState {
                 eng_id: engine,
                 state: NORMAL,

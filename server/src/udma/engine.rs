@@ -7,7 +7,7 @@ use neuron_protocol::registers::queue::{self, INDEX_MASK, SwCtrl};
 use neuron_protocol::registers::{Direction, iofic};
 
 use super::iofic::Iofic;
-use super::pair::{Context, Limits, Pair};
+use super::pair::{Context, Limits, Pair, Step};
 use super::{Fault, FaultKind};
 use crate::observe::event::{EventKind, Scope};
 
@@ -80,13 +80,32 @@ impl Engine {
         self.fault.as_ref()
     }
 
+    /// Does the next small thing of a queue. A fault stops the engine here.
+    pub fn step(&mut self, queue: u8, most: u32, cx: &mut Context<'_>) -> Step {
+        let (runs, limits) = (self.runs(), self.limits());
+        let Some(pair) = self.pairs.get_mut(usize::from(queue)).filter(|_| runs) else {
+            return Step::Blocked;
+        };
+        let step = pair.step(limits, most, cx);
+        match pair.latched.take() {
+            Some(Direction::M2s) => _ = self.iofic.raise(iofic::Group::M2S, iofic::m2s::RING_ID),
+            Some(Direction::S2m) => _ = self.iofic.raise(iofic::Group::S2M, iofic::s2m::RING_ID),
+            None => {}
+        }
+        if let Step::Fault(fault) = step {
+            self.abort(fault, cx);
+            return Step::Blocked;
+        }
+        step
+    }
+
     /// Takes work.
-    pub const fn runs(&self) -> bool {
+    const fn runs(&self) -> bool {
         self.fault.is_none() && !self.disabled
     }
 
     /// The settings that its queues obey.
-    pub fn limits(&self) -> Limits {
+    fn limits(&self) -> Limits {
         Limits {
             max_descriptors: self.max_descriptors,
             check_tx_ring_id: self.iofic.aborts(iofic::Group::M2S, iofic::m2s::RING_ID),

@@ -229,42 +229,32 @@ impl Udma {
             let Some(engine) = self.engines.get_mut(usize::from(number)) else {
                 continue;
             };
-            let (runs, limits) = (engine.runs(), engine.limits());
-            let Some(pair) = engine.pair_mut(queue) else {
-                continue;
-            };
-            pair.queued = false;
-            if !runs {
-                continue;
+            if let Some(pair) = engine.pair_mut(queue) {
+                pair.queued = false;
             }
             let mut turn = TURN_BYTES.min(*slice);
-            let fault = loop {
-                let most = u32::try_from(turn).unwrap_or(u32::MAX).max(1);
-                match pair.step(limits, most, cx) {
-                    Step::Progress { bytes } => {
-                        let cost = u64::from(bytes).max(STEP_COST);
-                        *slice = slice.saturating_sub(cost);
-                        turn = turn.saturating_sub(cost);
-                        if turn == 0 {
-                            pair.queued = true;
-                            self.ready.push_back((number, queue));
-                            break None;
-                        }
-                    }
-                    Step::Blocked => break None,
-                    Step::Request(request) => {
-                        *slice = slice.saturating_sub(STEP_COST);
-                        let id = self.next_id;
-                        self.next_id += 1;
+            while turn > 0 {
+                let most = u32::try_from(turn).unwrap_or(u32::MAX);
+                let step = engine.step(queue, most, cx);
+                let cost = match &step {
+                    Step::Progress { bytes } => u64::from(*bytes).max(STEP_COST),
+                    Step::Request(_) => STEP_COST,
+                    Step::Blocked | Step::Fault(_) => break,
+                };
+                *slice = slice.saturating_sub(cost);
+                turn = turn.saturating_sub(cost);
+                if let Step::Request(request) = step {
+                    let id = self.next_id;
+                    self.next_id += 1;
+                    if let Some(pair) = engine.pair_mut(queue) {
                         pair.ticket = id;
-                        self.waiting.insert(id, (number, queue));
-                        return Slice::Request { id, request };
                     }
-                    Step::Fault(fault) => break Some(fault),
+                    self.waiting.insert(id, (number, queue));
+                    return Slice::Request { id, request };
                 }
-            };
-            if let Some(fault) = fault {
-                engine.abort(fault, cx);
+            }
+            if turn == 0 {
+                self.wake(number, queue);
             }
             if *slice == 0 && !self.ready.is_empty() {
                 return Slice::Again;

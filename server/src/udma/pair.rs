@@ -5,7 +5,9 @@
 //! of the four barriers holds by construction: nothing is visible before what precedes it.
 use std::time::Duration;
 
-use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, Operation, RxDescriptor, TxDescriptor};
+use neuron_protocol::descriptor::{
+    DESCRIPTOR_SIZE, LenCtrl, Operation, RxDescriptor, TxDescriptor,
+};
 use neuron_protocol::marker::MARKER;
 use neuron_protocol::registers::Direction;
 use neuron_protocol::ring::RingId;
@@ -124,6 +126,8 @@ pub struct Pair {
     pub ticket: u64,
     /// Address and length of that request.
     asked: (u64, u64),
+    /// A wrong ring id that did not stop the engine: its cause is still to be latched.
+    pub latched: Option<Direction>,
     /// In the engine's list of queues with work.
     pub queued: bool,
     /// The last doorbell: when, which ring, how many.
@@ -146,6 +150,7 @@ impl Pair {
             pending: Pending::None,
             ticket: 0,
             asked: (0, 0),
+            latched: None,
             queued: false,
             last_doorbell: None,
             recorder: Recorder::default(),
@@ -395,10 +400,9 @@ impl Pair {
         let (len_ctrl, position) = (descriptor.len_ctrl(), self.m2s.current);
         let address = descriptor.source();
         // A meta descriptor keeps an index where the ring id is (facts §2.3).
-        let kind = if limits.check_tx_ring_id
-            && !len_ctrl.meta()
-            && len_ctrl.ring_id() != position.ring_id
-        {
+        let stale = !len_ctrl.meta()
+            && self.wrong_ring_id(Direction::M2s, len_ctrl, limits.check_tx_ring_id);
+        let kind = if stale {
             Some(ring_id(position.ring_id, len_ctrl.ring_id()))
         } else if len_ctrl.first() && self.packet > 0 {
             Some(FaultKind::FirstInPacket)
@@ -428,13 +432,22 @@ impl Pair {
         })
     }
 
+    /// Whether a descriptor's phase stops the engine; a mask leaves only the latched cause (udma §6).
+    fn wrong_ring_id(&mut self, direction: Direction, len_ctrl: LenCtrl, aborts: bool) -> bool {
+        let wrong = len_ctrl.ring_id() != self.ring(direction).current.ring_id;
+        if wrong && !aborts {
+            self.latched = Some(direction);
+        }
+        wrong && aborts
+    }
+
     fn take_rx(&mut self, raw: &RawDescriptor, limits: Limits) -> Result<Rx, Fault> {
         let Ok(descriptor) = RxDescriptor::read_from_bytes(raw) else {
             unreachable!("sizes are equal")
         };
         let (len_ctrl, position) = (descriptor.len_ctrl(), self.s2m.current);
         let address = descriptor.destination();
-        if limits.check_rx_ring_id && len_ctrl.ring_id() != position.ring_id {
+        if self.wrong_ring_id(Direction::S2m, len_ctrl, limits.check_rx_ring_id) {
             let kind = ring_id(position.ring_id, len_ctrl.ring_id());
             return Err(self.fault(Direction::S2m, position.index, address, kind));
         }

@@ -102,7 +102,10 @@ impl RingSize {
     /// # Errors
     /// [`RingError::Size`].
     pub const fn new(descriptors: u32) -> Result<Self, RingError> {
-        if descriptors < MIN_SIZE || descriptors > MAX_SIZE || descriptors % SIZE_STEP != 0 {
+        if descriptors < MIN_SIZE
+            || descriptors > MAX_SIZE
+            || !descriptors.is_multiple_of(SIZE_STEP)
+        {
             return Err(RingError::Size(descriptors));
         }
         Ok(Self(descriptors))
@@ -123,7 +126,7 @@ impl RingSize {
     /// # Errors
     /// [`RingError::Base`].
     pub const fn check_base(self, base: u64) -> Result<(), RingError> {
-        if base % ALIGNMENT != 0 || base.checked_add(self.bytes()).is_none() {
+        if !base.is_multiple_of(ALIGNMENT) || base.checked_add(self.bytes()).is_none() {
             return Err(RingError::Base(base));
         }
         Ok(())

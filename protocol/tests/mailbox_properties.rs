@@ -39,12 +39,12 @@ proptest! {
         sequence in sequences(),
         payload in prop::collection::vec(any::<u8>(), 0..64),
         at in any::<prop::sample::Index>(),
-        bit in 0..8,
+        bit in 0..8_u8,
     ) {
         let mut buffer = vec![0; 8 + payload.len()];
         build_request(&mut buffer, sequence, Command::PostToCw, &payload).unwrap();
         let at = at.index(buffer.len());
-        buffer[at] ^= 1 << bit;
+        buffer[at] ^= 1_u8 << bit;
         prop_assert!(Request::parse(&buffer).is_err());
     }
 

@@ -81,7 +81,7 @@ impl CopyQueue {
         settings: Settings,
     ) -> Result<Self, ErrorOf<R, M>> {
         let last = completion.checked_add(BUFFER_SIZE - 1);
-        if completion % u64::from(MARKER_SIZE) != 0
+        if !completion.is_multiple_of(u64::from(MARKER_SIZE))
             || last
                 .and_then(|last| device.generation.host_to_soc(last))
                 .is_none()

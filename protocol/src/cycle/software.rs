@@ -38,7 +38,7 @@ impl<M: HostMemory> CopyBuffer for M {
     fn copy_out(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Self::Error> {
         // One word is loaded whole, so that a marker under way is never seen in halves.
         if let Ok(word) = <&mut [u8; 4]>::try_from(&mut *bytes)
-            && address % 4 == 0
+            && address.is_multiple_of(4)
         {
             *word = self.load_word(address)?.to_le_bytes();
             return Ok(());

@@ -6,7 +6,7 @@
 use rustix::io::Errno;
 
 use super::codec::wire::{Header, command};
-use super::codec::{Command, DmaReplyBody};
+use super::codec::{Command, DmaReplyBody, Limits, narrow_dma_write};
 use super::outbox::Outbox;
 use super::{DmaReply, DmaRequest, DmaUnmap, PciFunction};
 
@@ -45,9 +45,27 @@ struct Message {
     len: usize,
 }
 
+/// Where the client expects the data in DMA messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Layout {
+    #[default]
+    Unknown,
+    /// The question has been sent under this id.
+    Asked(u16),
+    /// As specified.
+    Wide,
+    /// As QEMU before 11 has it: [`super::codec::wire::NarrowDmaAccess`].
+    Narrow,
+}
+
+/// A read of so many bytes that a client which sees all of the count must refuse it (QEMU 11.1 answers E2BIG), while one
+/// that sees the lower half has nothing to do and succeeds.
+const LAYOUT_QUESTION: u64 = 1 << 32;
+
 /// The requests and messages under way.
 #[derive(Debug, Default)]
 pub struct MessageDma {
+    layout: Layout,
     requests: Vec<Request>,
     messages: Vec<Message>,
     next_wire_id: u16,
@@ -59,11 +77,11 @@ pub struct MessageDma {
 pub struct UnexpectedReply;
 
 impl MessageDma {
-    /// Takes requests from `function` and writes messages of at most `limit` bytes of data each. Returns how many.
+    /// Takes requests from `function` and writes messages within the client's limits. Returns how many.
     pub fn pump<F: PciFunction + ?Sized>(
         &mut self,
         function: &mut F,
-        limit: u32,
+        limits: Limits,
         outbox: &mut Outbox,
     ) -> u64 {
         while self.requests.len() < MAX_REQUESTS {
@@ -75,7 +93,36 @@ impl MessageDma {
                 Err(reply) => function.dma_reply(id, reply),
             }
         }
-        self.issue(usize::try_from(limit).unwrap_or(usize::MAX), outbox)
+        if self.requests.is_empty() || !self.knows_layout(limits.is_qemu, outbox) {
+            return 0;
+        }
+        self.issue(
+            usize::try_from(limits.max_transfer).unwrap_or(usize::MAX),
+            outbox,
+        )
+    }
+
+    /// Asks QEMU once, before the first message that matters: in the wrong layout every byte would land beside its place.
+    fn knows_layout(&mut self, is_qemu: bool, outbox: &mut Outbox) -> bool {
+        match self.layout {
+            Layout::Wide | Layout::Narrow => true,
+            Layout::Unknown if !is_qemu => {
+                self.layout = Layout::Wide;
+                true
+            }
+            Layout::Unknown => {
+                let id = self.next_wire_id;
+                self.next_wire_id = id.wrapping_add(1);
+                let question = Command::DmaRead {
+                    iova: 0,
+                    count: LAYOUT_QUESTION,
+                };
+                outbox.push(|out| (question.encode(id, false, out), None));
+                self.layout = Layout::Asked(id);
+                false
+            }
+            Layout::Asked(_) => false,
+        }
     }
 
     /// A request that needs no message, or cannot be made, is answered at once.
@@ -136,18 +183,21 @@ impl MessageDma {
                     continue;
                 }
                 let iova = request.iova + widen(offset);
-                let message = if request.is_write {
-                    Command::DmaWrite {
-                        iova,
-                        data: &request.data[offset..offset + len],
+                let data = &request.data[offset..offset + len];
+                let narrow = self.layout == Layout::Narrow;
+                outbox.push(|out| {
+                    match request.is_write {
+                        true if narrow => narrow_dma_write(wire_id, iova, data, out),
+                        true => Command::DmaWrite { iova, data }.encode(wire_id, false, out),
+                        // Alike in both layouts.
+                        false => Command::DmaRead {
+                            iova,
+                            count: widen(len),
+                        }
+                        .encode(wire_id, false, out),
                     }
-                } else {
-                    Command::DmaRead {
-                        iova,
-                        count: widen(len),
-                    }
-                };
-                outbox.push(|out| (message.encode(wire_id, false, out), None));
+                    ((), None)
+                });
                 self.messages.push(Message {
                     wire_id,
                     serial: request.serial,
@@ -173,6 +223,15 @@ impl MessageDma {
         payload: &[u8],
     ) -> Result<(), UnexpectedReply> {
         let (id, code) = (header.id.get(), header.command.get());
+        if self.layout == Layout::Asked(id) && code == command::DMA_READ {
+            let refused = DmaReplyBody::error(header).is_some();
+            self.layout = if refused {
+                Layout::Wide
+            } else {
+                Layout::Narrow
+            };
+            return Ok(());
+        }
         let at = self
             .messages
             .iter()
@@ -193,12 +252,17 @@ impl MessageDma {
         {
             return Err(UnexpectedReply);
         }
+        let body = if self.layout == Layout::Narrow {
+            DmaReplyBody::narrow_read
+        } else {
+            DmaReplyBody::read
+        };
         let Message { offset, len, .. } = self.messages.swap_remove(at);
         request.open -= 1;
         if let Some(errno) = DmaReplyBody::error(header) {
             request.failed.get_or_insert(errno);
         } else if !request.is_write {
-            match DmaReplyBody::read(payload, request.iova + widen(offset), len) {
+            match body(payload, request.iova + widen(offset), len) {
                 Some(data) => request.data[offset..offset + len].copy_from_slice(data),
                 None => _ = request.failed.get_or_insert(Errno::IO),
             }

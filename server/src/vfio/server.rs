@@ -244,11 +244,12 @@ impl<F: PciFunction> Server<F> {
             if ready.orders {
                 self.execute_orders();
             }
-            // The old client's end comes before the new client's beginning.
             if ready.client {
                 self.serve_client();
             }
-            if ready.listener {
+            // The old client's end comes before the new client's beginning: while there is still something to read from
+            // one that has left, the next one is not turned away but waits.
+            if ready.listener && (self.client.is_none() || !ready.hung_up) {
                 self.accept();
             }
             progress = self.function.run();
@@ -289,6 +290,7 @@ impl<F: PciFunction> Server<F> {
         };
         let wake = PollFd::new(&self.wake.event, PollFlags::IN);
         let listener = PollFd::from_borrowed_fd(self.listener.as_fd(), listen);
+        // The client comes last: if it left before another arrived, both are seen.
         let mut all = [
             wake,
             listener,
@@ -319,6 +321,7 @@ impl<F: PciFunction> Server<F> {
             orders: is_ready(&all[0]),
             listener: is_ready(&all[1]) || self.accept_paused,
             client: count == 3 && is_ready(&all[2]),
+            hung_up: count == 3 && all[2].revents().contains(PollFlags::HUP),
         };
         self.accept_paused = false;
         Ok(ready)
@@ -466,6 +469,7 @@ struct Ready {
     orders: bool,
     listener: bool,
     client: bool,
+    hung_up: bool,
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {

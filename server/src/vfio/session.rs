@@ -90,9 +90,7 @@ impl Session {
     pub fn pump_dma<F: PciFunction + ?Sized>(&mut self, function: &mut F) {
         // Before VERSION there is no limit to keep to.
         let Some(limits) = self.limits else { return };
-        let sent = self
-            .dma
-            .pump(function, limits.max_transfer, &mut self.outbox);
+        let sent = self.dma.pump(function, limits, &mut self.outbox);
         if sent > 0 && self.counters.dma_messages == 0 {
             tracing::warn!(
                 "guest memory is reached by messages, which is slow: give QEMU a shared backend, \

@@ -126,7 +126,8 @@ fn longest_version_reply_fits_qemus_request() {
             max_msg_fds: Some(16),
             max_data_xfer_size: Some(1 << 20),
             max_dma_maps: Some(65535),
-            pgsizes: Some(4096)
+            pgsizes: Some(4096),
+            write_multiple: None,
         }
     );
 }

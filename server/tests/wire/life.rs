@@ -121,6 +121,30 @@ fn second_client_is_turned_away_and_the_first_not_disturbed() {
     served.peer().assert_silent();
 }
 
+/// A client that left with its last words unread is not in the way of the next.
+#[test]
+fn next_client_waits_for_the_last_words_of_the_old() {
+    let served = Served::new();
+    for _ in 0..200 {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let mut old = served.peer();
+        served.handle.send(move |_| _ = wait.recv()).unwrap();
+        old.post(&Command::RegionWrite {
+            region: BAR2,
+            offset: 0,
+            data: &[1, 0, 0, 0],
+        });
+        drop(old);
+        let mut new = served.raw();
+        go.send(()).unwrap();
+        new.version(crate::peer::QEMU_VERSION);
+        new.assert_silent();
+        drop(new);
+        served.wait_disconnected();
+    }
+    assert_eq!(served.handle.status().unwrap().turned_away, 0);
+}
+
 #[test]
 fn orders_run_on_the_device_thread() {
     let served = Served::new();

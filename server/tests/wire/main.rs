@@ -5,6 +5,7 @@
     reason = "closures sent to the mock read better as one expression"
 )]
 mod codec;
+mod dma;
 mod hostile;
 mod interrupts;
 mod life;

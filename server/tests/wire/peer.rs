@@ -57,6 +57,13 @@ impl Served {
         peer
     }
 
+    /// A connection of a client that is not QEMU: DMA is not preceded by a question about its layout.
+    pub fn plain_peer(&self) -> Peer {
+        let mut peer = self.raw();
+        peer.version(b"{\"capabilities\":{}}\0");
+        peer
+    }
+
     pub fn raw(&self) -> Peer {
         Peer::new(UnixStream::connect(&self.path).unwrap())
     }

@@ -116,7 +116,7 @@ fn answer_one(peer: &mut Peer, memory: &mut [u8], message: &crate::peer::Message
 #[test]
 fn memory_without_descriptor_is_reached_by_messages() {
     let served = Served::new();
-    let mut peer = served.peer();
+    let mut peer = served.plain_peer();
     assert_eq!(peer.call(&dma_map(0, 0x10000)).errno(), 0);
     let mut memory: Vec<u8> = (0..0x10000_u32)
         .map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1])
@@ -153,7 +153,7 @@ fn memory_without_descriptor_is_reached_by_messages() {
 #[test]
 fn dma_reply_crossed_by_client_commands() {
     let served = Served::new();
-    let mut peer = served.peer();
+    let mut peer = served.plain_peer();
     served.look(|mock| {
         mock.requests
             .push_back((1, DmaRequest::Read { iova: 0, len: 64 }))

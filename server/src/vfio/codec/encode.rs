@@ -180,3 +180,20 @@ fn encode_access(region: u32, offset: u64, count: u32, data: &[u8], out: &mut Ve
     out.extend_from_slice(access.as_bytes());
     out.extend_from_slice(data);
 }
+
+/// Appends a `DMA_WRITE` in the layout of [`wire::NarrowDmaAccess`].
+pub fn narrow_dma_write(id: u16, iova: u64, data: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    begin_message(out, id, command::DMA_WRITE, flags::COMMAND, 0);
+    let count = size_field(data.len()).into();
+    out.extend_from_slice(
+        wire::NarrowDmaAccess {
+            iova: iova.into(),
+            count,
+        }
+        .as_bytes(),
+    );
+    out.extend_from_slice(data);
+    out.extend_from_slice(ZERO.as_bytes());
+    end_message(out, start);
+}

@@ -9,6 +9,7 @@ pub mod wire;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub use command::{ACCESS_OVERHEAD, Command, IrqData, IrqVerb, MultiWrites};
+pub use encode::narrow_dma_write;
 pub use refusal::Refusal;
 pub use reply::{DmaReplyBody, Reply, region_read_reply};
 pub use version::{Capabilities, Limits};

@@ -291,4 +291,12 @@ impl DmaReplyBody {
         let announced = usize::try_from(access.count.get()).ok()?;
         (access.iova.get() == iova && announced == count && data.len() == count).then_some(data)
     }
+
+    /// The same in the layout of [`wire::NarrowDmaAccess`].
+    pub fn narrow_read(payload: &[u8], iova: u64, count: usize) -> Option<&[u8]> {
+        let (access, data) = wire::NarrowDmaAccess::ref_from_prefix(payload).ok()?;
+        let announced = usize::try_from(access.count.get()).ok()?;
+        let whole = access.iova.get() == iova && announced == count && data.len() == count + 4;
+        data.get(..count).filter(|_| whole)
+    }
 }

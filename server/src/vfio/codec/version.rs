@@ -12,7 +12,8 @@ struct Document {
     capabilities: Capabilities,
 }
 
-/// The capabilities that matter here; others are ignored. `write_multiple` and `migration` are never offered.
+/// The capabilities that matter here; others are ignored. `migration` and
+/// `write_multiple` (QEMU 10.1 and 10.2 send such messages with wrong flags) are never offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Capabilities {
     /// Most descriptors in one message. Default 1.
@@ -27,6 +28,9 @@ pub struct Capabilities {
     /// Page sizes of DMA mappings, a bit each. Default 4096.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pgsizes: Option<u64>,
+    /// Whether `REGION_WRITE_MULTI` is understood. Default false; among clients only QEMU names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_multiple: Option<bool>,
 }
 
 /// What a connection has agreed on.
@@ -36,6 +40,8 @@ pub struct Limits {
     pub max_transfer: u32,
     /// Whether the client takes descriptors.
     pub passes_fds: bool,
+    /// Whether the client is QEMU, as far as one can tell.
+    pub is_qemu: bool,
 }
 
 impl Capabilities {
@@ -80,6 +86,7 @@ impl Capabilities {
         Ok(Limits {
             max_transfer,
             passes_fds: self.max_msg_fds != Some(0),
+            is_qemu: self.write_multiple.is_some(),
         })
     }
 
@@ -91,6 +98,7 @@ impl Capabilities {
             max_data_xfer_size: Some(MAX_TRANSFER),
             max_dma_maps: Some(65535),
             pgsizes: Some(4096),
+            write_multiple: None,
         };
         let no_pgsizes = Self {
             pgsizes: None,

@@ -355,6 +355,19 @@ pub struct DmaAccess {
     pub count: U64,
 }
 
+/// Payload of `DMA_READ` and `DMA_WRITE` as QEMU before 11 has it: the count is half as wide, and the data begin right
+/// after it, four bytes early. The message is as long as the specification says, with four unused bytes at its end.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct NarrowDmaAccess {
+    /// First I/O virtual address.
+    pub iova: U64,
+    /// Bytes.
+    pub count: U32,
+}
+
 /// Payload of `DEVICE_FEATURE`; data follow.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,

@@ -244,12 +244,12 @@ impl<F: PciFunction> Server<F> {
             if ready.orders {
                 self.execute_orders();
             }
-            if ready.client {
+            if !ready.client.is_empty() {
                 self.serve_client();
             }
             // The old client's end comes before the new client's beginning: while there is still something to read from
             // one that has left, the next one is not turned away but waits.
-            if ready.listener && (self.client.is_none() || !ready.hung_up) {
+            if ready.listener && (self.client.is_none() || !ready.client.contains(PollFlags::HUP)) {
                 self.accept();
             }
             progress = self.function.run();
@@ -320,8 +320,11 @@ impl<F: PciFunction> Server<F> {
         let ready = Ready {
             orders: is_ready(&all[0]),
             listener: is_ready(&all[1]) || self.accept_paused,
-            client: count == 3 && is_ready(&all[2]),
-            hung_up: count == 3 && all[2].revents().contains(PollFlags::HUP),
+            client: if count == 3 {
+                all[2].revents()
+            } else {
+                PollFlags::empty()
+            },
         };
         self.accept_paused = false;
         Ok(ready)
@@ -385,10 +388,11 @@ impl<F: PciFunction> Server<F> {
             };
             return self.drop_client(&reason);
         }
-        if was_full && !client.session.outbox().is_full() {
-            if let Err(error) = client.session.serve(&mut self.function, &mut client.inbox) {
-                return self.drop_client(&error.to_string());
-            }
+        if was_full
+            && !client.session.outbox().is_full()
+            && let Err(error) = client.session.serve(&mut self.function, &mut client.inbox)
+        {
+            return self.drop_client(&error.to_string());
         }
         if client.ended && !client.session.outbox().is_full() {
             let reason = if client.inbox.is_between_messages() {
@@ -468,8 +472,7 @@ impl<F: PciFunction> Server<F> {
 struct Ready {
     orders: bool,
     listener: bool,
-    client: bool,
-    hung_up: bool,
+    client: PollFlags,
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {

@@ -13,3 +13,4 @@ mod mock;
 mod peer;
 mod proto;
 mod regions;
+mod replay;

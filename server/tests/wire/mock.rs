@@ -179,6 +179,8 @@ impl PciFunction for Mock {
         self.slot(region, offset, data.len())
             .ok_or(Errno::IO)?
             .copy_from_slice(data);
+        // There is no option ROM; QEMU finds out by writing its base address.
+        self.config[0x30..0x34].fill(0);
         Ok(())
     }
 

@@ -160,7 +160,7 @@ fn pointers_carry_the_ring_id_past_three_laps() {
         rig.with(Rig::run);
         pair.ack(20).unwrap();
         staged += 20;
-        let expected = (1 + staged / 64) % 4 << 30 | staged % 64;
+        let expected = (((1 + staged / 64) % 4) << 30) | (staged % 64);
         rig.with(|rig| {
             for direction in Direction::BOTH {
                 let head = rig.register(32, 0, direction, DRHP);

@@ -50,7 +50,7 @@ impl NeuronFunction {
                 done += slice.len();
                 continue;
             }
-            let Some(word) = left.first_chunk().filter(|_| at % 4 == 0) else {
+            let Some(word) = left.first_chunk().filter(|_| at.is_multiple_of(4)) else {
                 let name = RegisterName {
                     generation: self.generation,
                     offset: at - at % 4,

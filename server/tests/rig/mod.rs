@@ -240,7 +240,7 @@ impl HostMemory for Shared {
         self.with(|rig| {
             rig.ram(address, 4)
                 .store(word, 0, Ordering::Release)
-                .unwrap()
+                .unwrap();
         });
         Ok(())
     }

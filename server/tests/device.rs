@@ -1,4 +1,12 @@
 //! The device as a driver drives it: register writes and descriptors in memory, no wire.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::decimal_bitwise_operands,
+    clippy::too_many_lines,
+    clippy::items_after_statements,
+    clippy::type_complexity,
+    reason = "test code"
+)]
 mod rig;
 
 use neuron_protocol::descriptor::{Barrier, LenCtrl, MetaCtrl, RxDescriptor, TxDescriptor};

@@ -94,7 +94,6 @@ impl RegisterFile {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "below 1024")]
 const fn word(offset: u64) -> usize {
     (offset % PAGE / 4) as usize
 }

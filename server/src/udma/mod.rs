@@ -204,8 +204,9 @@ impl Udma {
             .filter(|(pair, ..)| pair.m2s.outstanding > 0 || pair.s2m.outstanding > 0)
             .map(|(_, engine, queue)| (engine, queue))
             .collect();
-        busy.into_iter()
-            .for_each(|(engine, queue)| self.wake(engine, queue));
+        for (engine, queue) in busy {
+            self.wake(engine, queue);
+        }
     }
 
     fn wake(&mut self, engine: u8, queue: u8) {

@@ -184,7 +184,6 @@ const fn low(value: u64) -> u32 {
     value as u32
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the high half fits")]
 const fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }

@@ -3,15 +3,13 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
-use neuron_protocol::generation::{Generation, Platform, Product};
+use neuron_protocol::generation::{Platform, Product};
 
 use super::size;
+use crate::memory::HbmGeometry;
 
 /// Highest routing id (contract §4: the driver refuses 64 and up).
 const MAX_ROUTING_ID: u8 = 63;
-/// The driver carves 16 MiB out of every stack (contract §3), and its batches are up to 127 MiB long: a stack of
-/// 256 MiB holds one batch and its copy.
-const MIN_STACK: u64 = 256 << 20;
 
 /// What to be.
 #[derive(Args, Clone, Debug)]
@@ -37,8 +35,8 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "ID", value_parser = value_parser!(u8).range(0..=i64::from(MAX_ROUTING_ID)))]
     pub routing_id: Option<u8>,
 
-    /// Size of device memory (BAR4, all four stacks together), a power of two of at least 1G. Only on trn2 and trn3 with
-    /// --platform qemu: elsewhere the driver assumes the stacks of the real part. The memory is sparse either way
+    /// Size of device memory (BAR4: all stacks together), a power of two from 256M to 256G [default: 64G]. Only on trn2
+    /// and trn3 with --platform qemu: elsewhere the driver assumes the stacks of the real part. It is sparse either way
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub hbm: Option<u64>,
 }
@@ -64,8 +62,8 @@ pub struct DeviceSpec {
     pub platform: Platform,
     /// What the driver numbers it by.
     pub routing_id: u8,
-    /// BAR4's size, if not the product's own.
-    pub hbm: Option<u64>,
+    /// Its memory.
+    pub hbm: HbmGeometry,
 }
 
 impl DeviceArgs {
@@ -74,9 +72,14 @@ impl DeviceArgs {
     /// # Errors
     /// A sentence that names the option, the reason and the remedy.
     pub fn specs(&self) -> Result<Vec<DeviceSpec>, String> {
-        if let Some(hbm) = self.hbm {
-            check_hbm(self.product, self.platform, hbm)?;
-        }
+        let hbm = HbmGeometry::new(self.product.generation(), self.platform, self.hbm).map_err(
+            |error| {
+                format!(
+                    "--hbm {}: {error}",
+                    size::exact(self.hbm.unwrap_or_default())
+                )
+            },
+        )?;
         (0..self.devices)
             .map(|n| {
                 Ok(DeviceSpec {
@@ -84,7 +87,7 @@ impl DeviceArgs {
                     product: self.product,
                     platform: self.platform,
                     routing_id: self.routing_id_of(n)?,
-                    hbm: self.hbm,
+                    hbm,
                 })
             })
             .collect()
@@ -104,51 +107,6 @@ impl DeviceArgs {
                 .ok_or_else(|| format!("--devices {}: a {} node has 16 devices at most", self.devices, self.product)),
         }
     }
-}
-
-/// Bytes of BAR4.
-pub fn bar4_size(product: Product, hbm: Option<u64>) -> u64 {
-    let Generation { hbm: stacks, .. } = product.generation();
-    let count = stacks.soc_bases.iter().fold(0_u64, |count, _| count + 1);
-    hbm.unwrap_or(stacks.bar_stride * count)
-}
-
-fn check_hbm(product: Product, platform: Platform, size: u64) -> Result<(), String> {
-    let hbm = &product.generation().hbm;
-    let stacks = hbm.soc_bases.iter().fold(0_u64, |count, _| count + 1);
-    if !(hbm.sized_by_bar && platform == Platform::Qemu) {
-        return Err(format!(
-            "--hbm cannot be used with --product {product} --platform {platform}: the driver assumes {stacks} stacks of {} \
-             there, whatever BAR4 is. Leave it out (untouched memory costs nothing), or use trn2 or trn3 with --platform qemu",
-            size::exact(hbm.stack_size)
-        ));
-    }
-    let minimum = MIN_STACK * stacks;
-    let maximum = hbm.bar_stride * stacks;
-    if size < minimum {
-        return Err(format!(
-            "--hbm {} is too small: at least {}. The driver keeps 16M of each of the {stacks} stacks for firmware and copies \
-             up to 127M at a time",
-            size::exact(size),
-            size::exact(minimum)
-        ));
-    }
-    if size > maximum {
-        return Err(format!(
-            "--hbm {} is too large: at most {}, the real part's window",
-            size::exact(size),
-            size::exact(maximum)
-        ));
-    }
-    if !size.is_power_of_two() {
-        return Err(format!(
-            "--hbm {} is not a power of two, which a PCI BAR must be: use {} or {}",
-            size::exact(size),
-            size::exact(1 << size.ilog2()),
-            size::exact(2 << size.ilog2())
-        ));
-    }
-    Ok(())
 }
 
 /// The socket of device `n` of `devices`.
@@ -198,16 +156,16 @@ mod tests {
     }
 
     #[test]
-    fn hbm_bounds_are_named() {
+    fn hbm_errors_name_the_option() {
         let error = |size| {
             args(Product::Trn2, Platform::Qemu, Some(size))
                 .specs()
                 .unwrap_err()
         };
-        assert!(error(512 << 20).contains("--hbm 512M is too small: at least 1G"));
-        assert!(error(1 << 39).contains("at most 256G"));
-        assert!(error(3 << 30).contains("use 2G or 4G"));
-        assert!(error(u64::MAX).contains("too large"));
+        assert!(error(128 << 20).starts_with("--hbm 128M: "));
+        assert!(error(128 << 20).contains("256 MiB"));
+        assert!(error(3 << 30).contains("power of two"));
+        assert!(error(u64::MAX).contains("256 GiB"));
     }
 
     #[test]
@@ -227,12 +185,5 @@ mod tests {
         assert!(args.specs().unwrap_err().contains("start lower"));
         args.devices = 2;
         assert_eq!(args.specs().unwrap()[1].routing_id, 63);
-    }
-
-    #[test]
-    fn bar4_of_the_products() {
-        assert_eq!(bar4_size(Product::Inf2, None), 32 << 30);
-        assert_eq!(bar4_size(Product::Trn2, None), 256 << 30);
-        assert_eq!(bar4_size(Product::Trn2, Some(1 << 30)), 1 << 30);
     }
 }

@@ -4,6 +4,7 @@ mod device;
 mod exit;
 mod probe;
 mod qemu_args;
+mod serve;
 mod size;
 
 use std::io::Write;
@@ -53,6 +54,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Be the device: serve it on a unix socket until SIGINT or SIGTERM
+    #[command(after_help = serve::NOTES)]
+    Serve(serve::ServeArgs),
     /// Print the QEMU arguments that go with the same options, quoted for a shell
     QemuArgs(qemu_args::QemuArgs),
     /// Ask a running server: why is my copy stuck?
@@ -68,6 +72,7 @@ fn long_help() -> String {
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let exit = match Cli::parse().command {
+        Command::Serve(args) => args.run(),
         Command::QemuArgs(args) => args.run(),
         Command::Ctl(args) => args.run(),
         Command::Probe(args) => args.run(),

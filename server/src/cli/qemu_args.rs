@@ -6,7 +6,7 @@ use neuron_protocol::generation::Platform;
 use serde::Serialize;
 use serde_json::json;
 
-use super::device::{DeviceArgs, DeviceSpec, bar4_size};
+use super::device::{DeviceArgs, DeviceSpec};
 use super::{exit::Exit, size};
 
 /// BAR space that fits below QEMU's default of 40 physical address bits beside RAM: one device of any product does,
@@ -127,7 +127,7 @@ fn bar_space(specs: &[DeviceSpec]) -> u64 {
         } else {
             1
         };
-        sum + registers * windows + bar4_size(spec.product, spec.hbm)
+        sum + registers * windows + spec.hbm.bar_size()
     })
 }
 
@@ -151,39 +151,42 @@ mod tests {
     use neuron_protocol::generation::Product;
 
     use super::*;
+    use crate::memory::HbmGeometry;
 
-    fn spec(product: Product, hbm: Option<u64>) -> DeviceSpec {
+    fn spec(product: Product, platform: Platform, hbm: Option<u64>) -> DeviceSpec {
+        let hbm = HbmGeometry::new(product.generation(), platform, hbm).unwrap();
         DeviceSpec {
             socket: "/run/it's.sock".into(),
             product,
-            platform: Platform::Qemu,
+            platform,
             routing_id: 0,
             hbm,
         }
     }
 
+    fn one() -> DeviceSpec {
+        spec(Product::Trn1, Platform::Qemu, None)
+    }
+
     #[test]
     fn phys_bits_only_when_the_bars_need_them() {
-        let has_cpu = |specs: &[DeviceSpec]| {
-            invocation(specs, 1 << 30)
+        let has_cpu = |product, platform, hbm, devices| {
+            let specs = vec![spec(product, platform, hbm); devices];
+            invocation(&specs, 1 << 30)
                 .args
                 .iter()
                 .any(|arg| arg == "-cpu")
         };
-        assert!(!has_cpu(&[spec(Product::Trn2, None)]));
-        assert!(has_cpu(&[
-            spec(Product::Trn2, None),
-            spec(Product::Trn2, None)
-        ]));
-        assert!(!has_cpu(&[
-            spec(Product::Trn2, Some(4 << 30)),
-            spec(Product::Trn2, Some(4 << 30))
-        ]));
+        assert!(!has_cpu(Product::Trn2, Platform::Silicon, None, 1));
+        assert!(has_cpu(Product::Trn2, Platform::Silicon, None, 2));
+        assert!(!has_cpu(Product::Trn2, Platform::Qemu, None, 2));
+        assert!(has_cpu(Product::Trn2, Platform::Qemu, None, 16));
+        assert!(!has_cpu(Product::Trn2, Platform::Qemu, Some(1 << 30), 16));
     }
 
     #[test]
     fn device_json_survives_the_shell() {
-        let invocation = invocation(&[spec(Product::Trn1, None)], 1 << 30);
+        let invocation = invocation(&[one()], 1 << 30);
         let device = invocation.args.last().unwrap();
         let value: serde_json::Value = serde_json::from_str(device).unwrap();
         assert_eq!(value["socket"]["path"], "/run/it's.sock");
@@ -194,9 +197,7 @@ mod tests {
 
     #[test]
     fn memory_is_shared_and_of_one_size() {
-        let text = invocation(&[spec(Product::Trn1, None)], 3 << 30)
-            .args
-            .join(" ");
+        let text = invocation(&[one()], 3 << 30).args.join(" ");
         assert!(text.contains("memory-backend-memfd,id=mem,size=3G,share=on"));
         assert!(text.contains("-m 3G"));
     }

@@ -96,8 +96,8 @@ impl<F: PciFunction + Account + Send + 'static> Device for Running<F> {
         let mut report = receiver.recv_timeout(patience).ok()?;
         // It answered just now, so it will answer this as well.
         let wire = self.handle.status().ok()?;
+        report.connected = wire.connected;
         report.wire = WireReport {
-            connected: wire.connected,
             connections: wire.connections,
             turned_away: wire.turned_away,
             messages: wire.counters.messages,

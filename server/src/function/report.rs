@@ -56,6 +56,7 @@ impl Account for NeuronFunction {
             platform: self.config.platform.name().to_owned(),
             routing_id: self.config.routing_id,
             serial: self.config.serial,
+            connected: false,
             wire: WireReport::default(),
             bus_master: self.pci.bus_master(),
             hbm_resident: self.memory.hbm.resident(),

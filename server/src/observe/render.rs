@@ -138,7 +138,7 @@ fn headline(out: &mut String, device: &DeviceReport) {
             device.product,
             device.platform,
             device.serial,
-            client(&device.wire),
+            client(device.connected, &device.wire),
             device.counters.resets,
         ),
     );
@@ -172,9 +172,8 @@ fn headline(out: &mut String, device: &DeviceReport) {
     }
 }
 
-fn client(wire: &WireReport) -> String {
+fn client(connected: bool, wire: &WireReport) -> String {
     let WireReport {
-        connected,
         connections,
         turned_away,
         messages,
@@ -362,8 +361,8 @@ mod tests {
             product: "trn2".to_owned(),
             platform: "qemu".to_owned(),
             routing_id: 3,
+            connected: true,
             wire: WireReport {
-                connected: true,
                 connections: 1,
                 messages: 9,
                 ..WireReport::default()

@@ -204,8 +204,6 @@ pub struct Counters {
 /// The connection, as the wire counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WireReport {
-    /// A client is connected.
-    pub connected: bool,
     /// Clients so far.
     pub connections: u64,
     /// Clients turned away because another was connected.
@@ -229,7 +227,9 @@ pub struct DeviceReport {
     pub routing_id: u8,
     /// Serial number.
     pub serial: u64,
-    /// The client, filled in by whoever owns the connection.
+    /// A client is connected. Filled in by whoever owns the connection, not by the function; `wire` as well.
+    pub connected: bool,
+    /// The connection.
     pub wire: WireReport,
     /// The guest allows DMA.
     pub bus_master: bool,

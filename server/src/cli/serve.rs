@@ -1,0 +1,193 @@
+//! `serve`: be the device.
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use tracing::{error, info, warn};
+
+use super::device::{DeviceArgs, DeviceSpec, control_of};
+use super::exit::Exit;
+use crate::control::device::{Device, Running};
+use crate::control::ready::ReadyFd;
+use crate::control::supervisor::{self, Outcome};
+use crate::function::{Config, NeuronFunction};
+use crate::observe::log::{Format, Log};
+use crate::observe::narrate::Narrator;
+use crate::vfio::Listener;
+
+/// Serial number of the device with routing id 0. Any number does but 0, which the driver takes for none (contract §4).
+const FIRST_SERIAL: u64 = 0x4e56_0001_0000_0000;
+
+/// Below the options in `serve --help`.
+pub const NOTES: &str = "\
+The socket is created at start and removed at the end. A stale one is replaced; one that is being listened on is an
+error. QEMU must find the server listening when it starts, and never reconnects; the next QEMU finds a fresh device.
+
+SIGINT and SIGTERM stop the server; the log ends with what was done and which registers were touched that are not
+modelled.";
+
+/// Options of `serve`.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    /// Serial number of the first device; further devices count up [default: made from the routing id]
+    #[arg(long, value_name = "N", value_parser = serial)]
+    serial: Option<u64>,
+
+    /// Let the guest map device memory (BAR4). Costs latency: with any mappable BAR, QEMU makes every register write wait
+    /// for an answer, doorbells included
+    #[arg(long)]
+    mmap_hbm: bool,
+
+    /// What to log: a level (error, warn, info, debug, trace), or module=level pairs separated by commas
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
+
+    /// How to log
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    log_format: Format,
+
+    /// Log every register access by name
+    #[arg(long)]
+    trace_registers: bool,
+
+    /// Socket for `ctl`, accessible to you alone [default: the --socket path with .ctl appended]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+
+    /// Write "READY\n" to this inherited file descriptor when QEMU may connect, then close it
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<i32>,
+}
+
+/// A serial number; the driver reads 0 as "none" and prints an error (contract §4).
+fn serial(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(0) => Err(
+            "0 means `no serial number` to the driver, which then reports an error; use 1 or more"
+                .to_owned(),
+        ),
+        Ok(number) => Ok(number),
+        Err(_) => Err("not a number of 64 bits: write 1234 or 0x4d2".to_owned()),
+    }
+}
+
+impl ServeArgs {
+    /// Serves until a signal.
+    pub fn run(self) -> Exit {
+        // First of all: the number must not be reused by a file of ours.
+        let ready = match self.ready_fd.map(ReadyFd::inherit).transpose() {
+            Ok(ready) => ready,
+            Err(error) => return fail(Exit::Usage, &error),
+        };
+        let specs = match self.device.specs() {
+            Ok(specs) => specs,
+            Err(error) => return fail(Exit::Usage, &error),
+        };
+        let control_path = self
+            .control
+            .clone()
+            .unwrap_or_else(|| control_of(&self.device.socket));
+        let mut listeners = Vec::new();
+        for spec in &specs {
+            match Listener::bind(&spec.socket) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => return fail(Exit::Failed, &format!("--socket: {error}")),
+            }
+        }
+        let control = match Listener::bind(&control_path) {
+            Ok(listener) => listener,
+            Err(error) => return fail(Exit::Failed, &format!("--control: {error}")),
+        };
+        let log = match Log::start(&self.log, self.log_format, self.trace_registers) {
+            Ok(log) => log,
+            Err(error) => return fail(Exit::Usage, &error),
+        };
+        let exit = self.serve(&specs, listeners, &control, ready);
+        // The path is gone before whoever waits for the process sees its end.
+        drop(control);
+        log.flush();
+        exit
+    }
+
+    fn serve(
+        &self,
+        specs: &[DeviceSpec],
+        listeners: Vec<Listener>,
+        control: &Listener,
+        ready: Option<ReadyFd>,
+    ) -> Exit {
+        let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+        for ((n, spec), listener) in (0..).zip(specs).zip(listeners) {
+            match self.start(n, spec, listener) {
+                Ok(device) => devices.push(device),
+                Err(error) => {
+                    error!(device = spec.routing_id, "cannot start: {error}");
+                    return Exit::Failed;
+                }
+            }
+        }
+        match supervisor::run(&devices, control, || announce(specs, ready)) {
+            Ok(Outcome::Stopped) => Exit::Ok,
+            Ok(Outcome::DeviceDied) => Exit::DeviceDied,
+            Ok(Outcome::Stuck) => Exit::Failed,
+            Err(error) => {
+                error!("the control plane cannot run: {error}");
+                Exit::Failed
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        n: u8,
+        spec: &DeviceSpec,
+        listener: Listener,
+    ) -> Result<Arc<dyn Device>, String> {
+        let config = Config {
+            product: spec.product,
+            platform: spec.platform,
+            routing_id: spec.routing_id,
+            serial: match self.serial {
+                // Wrapping to 0 would mean none.
+                Some(first) => first.checked_add(n.into()).unwrap_or(FIRST_SERIAL),
+                None => FIRST_SERIAL + u64::from(spec.routing_id),
+            },
+            hbm: spec.hbm,
+            mmap_hbm: self.mmap_hbm,
+        };
+        let mut function = NeuronFunction::new(config)
+            .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;
+        function.observers_mut().add(Box::new(Narrator));
+        let running = Running::start(spec.routing_id, listener, function)
+            .map_err(|error| error.to_string())?;
+        Ok(Arc::new(running))
+    }
+}
+
+fn announce(specs: &[DeviceSpec], ready: Option<ReadyFd>) {
+    for spec in specs {
+        info!(
+            device = spec.routing_id,
+            "{} on platform {}, /dev/neuron{} in the guest, listening on {}",
+            spec.product,
+            spec.platform,
+            spec.product.node(spec.routing_id),
+            spec.socket.display()
+        );
+    }
+    if let Some(Err(error)) = ready.map(ReadyFd::signal) {
+        warn!("--ready-fd: nobody reads it: {error}");
+    }
+}
+
+fn fail(exit: Exit, error: &str) -> Exit {
+    eprintln!("error: {error}");
+    exit
+}

@@ -1,0 +1,152 @@
+//! vfio-user by hand: what is needed to drive a device, with posted writes.
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use neuron_protocol::cycle::Registers;
+use neuron_vfio_user::probe::GuestRam;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+const VERSION: u16 = 1;
+const DMA_MAP: u16 = 2;
+const REGION_READ: u16 = 9;
+const REGION_WRITE: u16 = 10;
+const NO_REPLY: u32 = 1 << 4;
+const ERROR: u32 = 1 << 5;
+const HEADER: usize = 16;
+/// vfio index of configuration space.
+pub const CONFIG: u32 = 7;
+
+/// A connected client.
+pub struct RawClient {
+    stream: UnixStream,
+    next_id: u16,
+    bar: u32,
+}
+
+impl RawClient {
+    /// Connects and agrees on a version, as QEMU does.
+    pub fn connect(socket: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut client = Self {
+            stream,
+            next_id: 0,
+            bar: 0,
+        };
+        let mut body = vec![0; 4];
+        body.extend_from_slice(br#"{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"pgsizes":4096,"max_dma_maps":65535,"migration":{"pgsize":4096,"max_bitmap_size":268435456},"write_multiple":true}}"#);
+        body.push(0);
+        client.request(VERSION, &body, None)?;
+        Ok(client)
+    }
+
+    /// Lets the device do DMA to `ram`.
+    pub fn map(&mut self, ram: &GuestRam, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut body = Vec::new();
+        body.extend_from_slice(&32_u32.to_le_bytes());
+        body.extend_from_slice(&3_u32.to_le_bytes());
+        for value in [0, ram.base(), ram.size()] {
+            body.extend_from_slice(&value.to_le_bytes());
+        }
+        self.request(DMA_MAP, &body, Some(fd)).map(drop)
+    }
+
+    /// Memory space and bus master on.
+    pub fn enable(&mut self) -> io::Result<()> {
+        self.write(CONFIG, 4, &[6, 0])
+    }
+
+    /// Which BAR the registers are in.
+    pub fn use_bar(&mut self, bar: u32) {
+        self.bar = bar;
+    }
+
+    /// Writes and waits for the answer.
+    pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut body = access(region, offset, data.len());
+        body.extend_from_slice(data);
+        self.request(REGION_WRITE, &body, None).map(drop)
+    }
+
+    fn message(&mut self, command: u16, flags: u32, body: &[u8]) -> (u16, Vec<u8>) {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend_from_slice(&id.to_le_bytes());
+        message.extend_from_slice(&command.to_le_bytes());
+        message.extend_from_slice(&u32::try_from(HEADER + body.len()).unwrap().to_le_bytes());
+        message.extend_from_slice(&flags.to_le_bytes());
+        message.extend_from_slice(&[0; 4]);
+        message.extend_from_slice(body);
+        (id, message)
+    }
+
+    fn request(
+        &mut self,
+        command: u16,
+        body: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Vec<u8>> {
+        let (id, message) = self.message(command, 0, body);
+        if let Some(fd) = fd {
+            let fds = [fd];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+            let sent = sendmsg(
+                &self.stream,
+                &[IoSlice::new(&message)],
+                &mut control,
+                SendFlags::empty(),
+            )?;
+            assert_eq!(sent, message.len());
+        } else {
+            self.stream.write_all(&message)?;
+        }
+        let mut header = [0; HEADER];
+        self.stream.read_exact(&mut header)?;
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let mut reply = vec![0; usize::try_from(word(4)).unwrap() - HEADER];
+        self.stream.read_exact(&mut reply)?;
+        assert_eq!(u16::from_le_bytes([header[0], header[1]]), id);
+        if word(8) & ERROR != 0 {
+            return Err(io::Error::from_raw_os_error(
+                i32::try_from(word(12)).unwrap(),
+            ));
+        }
+        Ok(reply)
+    }
+}
+
+fn access(region: u32, offset: u64, length: usize) -> Vec<u8> {
+    let mut body = Vec::with_capacity(16 + length);
+    body.extend_from_slice(&offset.to_le_bytes());
+    body.extend_from_slice(&region.to_le_bytes());
+    body.extend_from_slice(&u32::try_from(length).unwrap().to_le_bytes());
+    body
+}
+
+impl Registers for RawClient {
+    type Error = io::Error;
+
+    fn read32(&mut self, offset: u32) -> io::Result<u32> {
+        let reply = self.request(REGION_READ, &access(self.bar, offset.into(), 4), None)?;
+        let data: [u8; 4] = reply[16..]
+            .try_into()
+            .map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(u32::from_le_bytes(data))
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) -> io::Result<()> {
+        let mut body = access(self.bar, offset.into(), 4);
+        body.extend_from_slice(&value.to_le_bytes());
+        let (_, message) = self.message(REGION_WRITE, NO_REPLY, &body);
+        self.stream.write_all(&message)
+    }
+}

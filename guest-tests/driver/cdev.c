@@ -417,6 +417,7 @@ static int nt_mem_zerocopy(struct nt_file *file, void __user *user)
 	struct nt_dev *nd = file->nd;
 	struct np_mem_buf_copy64zc arg;
 	struct nt_chunk *chunk;
+	struct nt_h2t *h2t;
 	bool direct;
 	int ret = -EINVAL;
 
@@ -427,12 +428,12 @@ static int nt_mem_zerocopy(struct nt_file *file, void __user *user)
 		return -EINVAL;
 	if (!arg.size || !nt_chunk_holds(chunk, arg.offset, arg.size))
 		goto put;
-	/* Only the core's own queue is offered. */
-	ret = -ENOENT;
-	if (arg.h2t_qid != -1 && arg.h2t_qid != nd->h2t[chunk->core].qid)
-		goto put;
 	ret = -EFAULT;
 	if (!access_ok(u64_to_user_ptr(arg.buffer), arg.size))
+		goto put;
+	ret = -ENOENT;
+	h2t = nt_h2t_find(nd, chunk->core, arg.h2t_qid);
+	if (!h2t)
 		goto put;
 	direct = arg.is_copy_to_device && !chunk->host && nd->platform != NT_QEMU &&
 		 arg.size <= min_t(u64, arg.bar4_wr_threshold, NT_BAR4_MAX) &&
@@ -440,7 +441,8 @@ static int nt_mem_zerocopy(struct nt_file *file, void __user *user)
 	if (direct)
 		ret = nt_bar4_write(nd, chunk, arg.offset, arg.buffer, arg.size);
 	else
-		ret = nt_zerocopy(nd, chunk, arg.offset, arg.buffer, arg.size, arg.is_copy_to_device);
+		ret = nt_zerocopy(h2t, chunk, arg.offset, arg.buffer, arg.size, arg.is_copy_to_device);
+	nt_h2t_put(h2t);
 put:
 	nt_chunk_put(chunk);
 	return ret;
@@ -665,6 +667,7 @@ static int nt_release(struct inode *inode, struct file *filp)
 	down_read(&nd->reset_lock);
 	/* Nothing of this file is in flight or programmed when its memory goes. */
 	nt_copy_async_drain(file);
+	nt_h2t_release_owned(file);
 	nt_queue_release_owned(file);
 	nt_notifications_release(file);
 	up_read(&nd->reset_lock);

@@ -73,30 +73,6 @@ int nt_stage_marker(struct nt_h2t *h2t, struct nt_context *ctx, enum nt_barrier 
 }
 
 /*
- * Brings a driver ring back to power-on. Whatever was in flight is dropped by
- * the device before the register read returns, so that no late write can reach
- * memory that is given back. Caller holds the ring's lock, or nobody else can.
- */
-void nt_h2t_reset(struct nt_h2t *h2t)
-{
-	struct nt_queue *queue = h2t->queue;
-	struct nt_chunk *tx = queue->tx_chunk, *rx = queue->rx_chunk;
-	u32 i;
-
-	mutex_lock(&h2t->engine->lock);
-	nt_ring_init(&queue->tx, tx->va, tx->address, NP_H2T_ALLOCATED);
-	nt_ring_init(&queue->rx, rx->va, rx->address, NP_H2T_ALLOCATED);
-	nt_queue_program(h2t->engine, h2t->qid);
-	readl(nt_queue_regs(h2t->engine, h2t->qid, true) + NP_Q_DRTP);
-	mutex_unlock(&h2t->engine->lock);
-
-	for (i = 0; i < NT_CTX_COUNT; i++)
-		h2t->context[i].lost = h2t->context[i].in_use;
-	for (i = 0; i < ARRAY_SIZE(h2t->window); i++)
-		h2t->window[i].lost = h2t->window[i].in_use;
-}
-
-/*
  * nt_wait_marker - poll for the end of what @ctx started
  *
  * Returns 0 with the slots acknowledged, or an error with the ring reset and
@@ -229,7 +205,7 @@ int nt_memset(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u32 value, 
 	return ret;
 }
 
-static void nt_context_finish(struct nt_context *ctx, struct nt_chunk *put[2])
+void nt_context_finish(struct nt_context *ctx, struct nt_chunk *put[2])
 {
 	put[0] = ctx->src;
 	put[1] = ctx->dst;
@@ -348,74 +324,4 @@ void nt_copy_async_drain(struct nt_file *file)
 			nt_chunk_put_pair(put);
 		}
 	}
-}
-
-/* Rings and markers of the driver's own queues, one per core. */
-int nt_h2t_alloc(struct nt_dev *nd)
-{
-	const struct np_generation *gen = nd->gen;
-	u32 core, i;
-
-	nd->h2t = kcalloc(gen->cores, sizeof(*nd->h2t), GFP_KERNEL);
-	if (!nd->h2t)
-		return -ENOMEM;
-	for (core = 0; core < gen->cores; core++) {
-		struct nt_h2t *h2t = &nd->h2t[core];
-		struct nt_queue *queue;
-
-		mutex_init(&h2t->lock);
-		h2t->nd = nd;
-		h2t->engine = &nd->engines[gen->first_h2t_engine + core / gen->cores_per_h2t_engine];
-		h2t->qid = core % gen->cores_per_h2t_engine;
-		queue = &h2t->engine->queue[h2t->qid];
-		h2t->queue = queue;
-		queue->h2t = true;
-		queue->tx_chunk = nt_chunk_alloc(nd, NULL, NP_H2T_ALLOCATED * NP_DESC_SIZE, 0, true, 0, core);
-		if (IS_ERR(queue->tx_chunk)) {
-			queue->tx_chunk = NULL;
-			return -ENOMEM;
-		}
-		queue->rx_chunk = nt_chunk_alloc(nd, NULL, NP_H2T_ALLOCATED * NP_DESC_SIZE, 0, true, 0, core);
-		if (IS_ERR(queue->rx_chunk)) {
-			queue->rx_chunk = NULL;
-			return -ENOMEM;
-		}
-		h2t->markers = nt_chunk_alloc(nd, NULL, PAGE_SIZE, 0, true, 0, core);
-		if (IS_ERR(h2t->markers)) {
-			h2t->markers = NULL;
-			return -ENOMEM;
-		}
-		for (i = 0; i < NT_CTX_COUNT + ARRAY_SIZE(h2t->window); i++) {
-			struct nt_context *ctx = i < NT_CTX_COUNT ? &h2t->context[i] : &h2t->window[i - NT_CTX_COUNT];
-
-			ctx->marker = h2t->markers->va + NP_MARKER_SLOT * i;
-			ctx->marker_address = h2t->markers->address + NP_MARKER_SLOT * i;
-		}
-	}
-	return 0;
-}
-
-void nt_h2t_free(struct nt_dev *nd)
-{
-	u32 core, i;
-
-	if (!nd->h2t)
-		return;
-	for (core = 0; core < nd->gen->cores; core++) {
-		struct nt_h2t *h2t = &nd->h2t[core];
-		struct nt_chunk *put[2];
-
-		for (i = 0; i < NT_CTX_COUNT; i++) {
-			nt_context_finish(&h2t->context[i], put);
-			nt_chunk_put_pair(put);
-		}
-		if (h2t->markers)
-			nt_chunk_put(h2t->markers);
-		if (!h2t->queue)
-			continue;
-		nt_queue_drop(h2t->queue, put);
-		nt_chunk_put_pair(put);
-	}
-	kfree(nd->h2t);
-	nd->h2t = NULL;
 }

@@ -129,7 +129,7 @@ struct nt_queue {
 	struct nt_chunk *tx_chunk;
 	struct nt_chunk *rx_chunk;
 	struct nt_file *owner;
-	bool h2t;
+	struct nt_h2t *h2t;	/* the driver copies with it */
 	bool programmed;
 };
 
@@ -168,9 +168,17 @@ struct nt_context {
 	struct nt_chunk *dst;
 };
 
-/* The ring a core's copies go through. */
+/**
+ * struct nt_h2t - a ring that copies of a core go through
+ * @owner: open file that asked for it, NULL for the core's own
+ * @closed: given back while somebody waited for @lock
+ */
 struct nt_h2t {
+	struct kref ref;
 	struct mutex lock;
+	struct nt_file *owner;
+	bool closed;
+	u32 core;
 	struct nt_dev *nd;
 	struct nt_engine *engine;
 	struct nt_queue *queue;
@@ -306,9 +314,6 @@ enum nt_barrier {
 int nt_ring_stage(struct nt_queue *queue, u64 src, u64 dst, u32 bytes, enum nt_barrier barrier);
 
 /* cycle.c */
-int nt_h2t_alloc(struct nt_dev *nd);
-void nt_h2t_free(struct nt_dev *nd);
-void nt_h2t_reset(struct nt_h2t *h2t);
 int nt_stage_marker(struct nt_h2t *h2t, struct nt_context *ctx, enum nt_barrier barrier);
 int nt_wait_marker(struct nt_h2t *h2t, struct nt_context *ctx, bool async);
 int nt_copy(struct nt_dev *nd, u32 core, u64 src, u64 dst, u64 size, bool d2d);
@@ -318,10 +323,24 @@ int nt_copy_async(struct nt_file *file, struct nt_chunk *src, struct nt_chunk *d
 		  u64 dst_offset, u64 size, u32 previous, u32 *handle);
 int nt_copy_async_wait(struct nt_file *file, struct nt_chunk *src, struct nt_chunk *dst, u32 handle);
 void nt_copy_async_drain(struct nt_file *file);
+void nt_context_finish(struct nt_context *ctx, struct nt_chunk *put[2]);
 int nt_memset(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u32 value, u64 size);
 
+/* h2t.c */
+int nt_h2t_alloc(struct nt_dev *nd);
+void nt_h2t_free(struct nt_dev *nd);
+void nt_h2t_reset(struct nt_h2t *h2t);
+void nt_h2t_reset_all(struct nt_dev *nd, bool (*covers)(u32 map, u32 core), u32 map);
+struct nt_engine *nt_h2t_engine(struct nt_dev *nd, u32 core);
+struct nt_h2t *nt_h2t_find(struct nt_dev *nd, u32 core, int qid);
+void nt_h2t_put(struct nt_h2t *h2t);
+bool nt_h2t_is_owned(struct nt_engine *engine, u32 qid, struct nt_file *file);
+int nt_h2t_alloc_queues(struct nt_file *file, void __user *user);
+int nt_h2t_free_queues(struct nt_file *file, void __user *user);
+void nt_h2t_release_owned(struct nt_file *file);
+
 /* zerocopy.c */
-int nt_zerocopy(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size,
+int nt_zerocopy(struct nt_h2t *h2t, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size,
 		bool to_device);
 int nt_bar4_write(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size);
 
@@ -344,6 +363,7 @@ u32 nt_pair_core(const struct nt_chunk *src, const struct nt_chunk *dst);
 /* queue.c */
 long nt_ioctl_queue(struct nt_file *file, unsigned int cmd, void __user *arg);
 void nt_queue_release_owned(struct nt_file *file);
+void nt_queue_retire(struct nt_engine *engine, u32 qid, struct nt_chunk *put[2]);
 void nt_queue_drop(struct nt_queue *queue, struct nt_chunk *put[2]);
 
 /* sync.c */

@@ -211,4 +211,5 @@ static void __exit nt_exit(void)
 module_init(nt_init);
 module_exit(nt_exit);
 MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");
 MODULE_DESCRIPTION("Test driver for the AWS Neuron PCI functions");

@@ -110,7 +110,7 @@ static int nt_queue_init_batch(struct nt_file *file, void __user *user)
 }
 
 /* Onto the dummy ring, so that a late doorbell finds memory that stays. */
-static void nt_queue_retire(struct nt_engine *engine, u32 qid, struct nt_chunk *put[2])
+void nt_queue_retire(struct nt_engine *engine, u32 qid, struct nt_chunk *put[2])
 {
 	struct nt_dev *nd = engine->nd;
 	struct nt_queue *queue = &engine->queue[qid];
@@ -358,6 +358,10 @@ long nt_ioctl_queue(struct nt_file *file, unsigned int cmd, void __user *user)
 		return 0;
 	case NP_IOCTL_DMA_QUEUE_INIT_BATCH:
 		return nt_queue_init_batch(file, user);
+	case NP_IOCTL_H2T_DMA_ALLOC_QUEUES:
+		return nt_h2t_alloc_queues(file, user);
+	case NP_IOCTL_H2T_DMA_FREE_QUEUES:
+		return nt_h2t_free_queues(file, user);
 	case NP_IOCTL_DMA_ENG_SET_STATE:
 		size = sizeof(arg.set_state);
 		break;

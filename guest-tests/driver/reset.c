@@ -133,7 +133,7 @@ static void nt_forget_queues(struct nt_engine *engine)
 static void nt_bring_up(struct nt_dev *nd, u32 map)
 {
 	const struct np_generation *gen = nd->gen;
-	u32 i, core;
+	u32 i;
 
 	for (i = 0; i < gen->engines; i++) {
 		struct nt_engine *engine = &nd->engines[i];
@@ -153,13 +153,7 @@ static void nt_bring_up(struct nt_dev *nd, u32 map)
 		mutex_unlock(&engine->lock);
 		cond_resched();
 	}
-	for (core = 0; core < gen->cores; core++) {
-		if (!nt_covers(map, core))
-			continue;
-		mutex_lock(&nd->h2t[core].lock);
-		nt_h2t_reset(&nd->h2t[core]);
-		mutex_unlock(&nd->h2t[core].lock);
-	}
+	nt_h2t_reset_all(nd, nt_covers, map);
 }
 
 static void nt_set_state(struct nt_dev *nd, enum nt_state state)

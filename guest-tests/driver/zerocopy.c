@@ -129,9 +129,9 @@ static int nt_window_finish(struct nt_h2t *h2t, struct nt_context *ctx, struct n
 }
 
 /* nt_zerocopy - copy between @size bytes at user address @buffer and a device chunk */
-int nt_zerocopy(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size, bool to_device)
+int nt_zerocopy(struct nt_h2t *h2t, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size, bool to_device)
 {
-	struct nt_h2t *h2t = &nd->h2t[chunk->core];
+	struct nt_dev *nd = h2t->nd;
 	struct nt_window *windows;
 	u32 i = 0, n;
 	int ret = 0, err;
@@ -140,6 +140,8 @@ int nt_zerocopy(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u64 buffe
 	if (!windows)
 		return -ENOMEM;
 	mutex_lock(&h2t->lock);
+	if (h2t->closed)
+		ret = -ENOENT;
 	while (size && !ret) {
 		struct nt_window *window = &windows[i];
 		struct nt_context *ctx = &h2t->window[i];

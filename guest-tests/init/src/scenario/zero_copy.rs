@@ -86,6 +86,12 @@ pub fn run(context: &Context) -> Result<Outcome> {
         for (nth, size) in sizes.into_iter().enumerate() {
             let nth = u64::try_from(nth)?;
             let lead = usize::try_from([0, 1, 4, 2048, 4093, 4095][usize::try_from(nth % 6)?])?;
+            // Up to 2.24 the driver counts its 64 pages without the offset in the first one, and writes a 65th
+            // entry past its page list: found by this scenario, as a kernel that died much later.
+            let overflows = request == MEM_BUF_ZEROCOPY64_OLD
+                && size <= WINDOW
+                && size + u64::try_from(lead)? > WINDOW;
+            let lead = if overflows { 0 } else { lead };
             let offset = [0, 4, 1, 4093, 65_535][usize::try_from(nth % 5)?];
             let threshold = if nth % 2 == 0 { 0 } else { DIRECT };
             stage(format_args!(

@@ -196,18 +196,17 @@ fn client(connected: bool, wire: &WireReport) -> String {
 }
 
 fn queue_lines(out: &mut String, queue: &QueueReport) {
+    let name = format!("e{}.q{}", queue.engine, queue.queue);
+    let rung = queue
+        .last_doorbell
+        .as_ref()
+        .map_or_else(|| "never rung".to_owned(), doorbell);
+    if queue.wait == Wait::Nothing && queue.m2s.length == 0 && queue.s2m.length == 0 {
+        return line(out, format_args!("  {name}: {rung}; reset since, no rings"));
+    }
     line(
         out,
-        format_args!(
-            "  e{}.q{}: {}; waits for {}",
-            queue.engine,
-            queue.queue,
-            queue
-                .last_doorbell
-                .as_ref()
-                .map_or_else(|| "never rung".to_owned(), doorbell),
-            wait(&queue.wait),
-        ),
+        format_args!("  {name}: {rung}; waits for {}", wait(&queue.wait)),
     );
     line(out, format_args!("      m2s {}", ring_short(&queue.m2s)));
     line(out, format_args!("      s2m {}", ring_short(&queue.s2m)));
@@ -408,6 +407,15 @@ mod tests {
         ));
         assert!(head[3].contains("m2s head 40 tail 57 of 8192: 17 outstanding"));
         assert!(head[4].contains("s2m head 40 tail 40"));
+    }
+
+    #[test]
+    fn a_queue_without_rings_takes_one_line() {
+        let mut device = stuck();
+        device.queues[0].wait = Wait::Nothing;
+        device.queues[0].m2s = RingReport::default();
+        device.queues[0].s2m = RingReport::default();
+        assert!(status(&device).contains("2500 ms ago; reset since, no rings\n  totals"));
     }
 
     #[test]

@@ -284,7 +284,12 @@ fn reset(neuron: &mut Neuron, platform: Platform, patience: Duration) -> Result<
     };
     let with_flag = platform == Platform::Qemu;
     if with_flag {
-        write(registers, reset_flag.offset, 1)?;
+        // Where there is no firmware handshake the value is the map of cores to reset, and 0 is the device (contract §7).
+        write(
+            registers,
+            reset_flag.offset,
+            u32::from(reset_flag.with_firmware),
+        )?;
     }
     if !with_flag || reset_flag.with_firmware {
         write(registers, window + misc_ram::RESET, misc_ram::RESET_DEVICE)?;

@@ -119,7 +119,8 @@ pub struct IrqSet {
     pub action: IrqAction,
 }
 
-/// An access to guest memory that has no file behind it, to be made by the client.
+/// An access to guest memory that has no file behind it, to be made by the client. At most 1 MiB; a larger one is
+/// answered `TOOBIG`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DmaRequest {
     /// Read `len` bytes at `iova`.

@@ -17,7 +17,7 @@ const MAX_REQUESTS: usize = 16;
 const MAX_MESSAGES: usize = 4;
 
 /// Largest request, bytes. A request is buffered whole.
-const MAX_REQUEST: usize = 16 << 20;
+const MAX_REQUEST: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Request {
@@ -54,7 +54,7 @@ enum Layout {
     Asked(u16),
     /// As specified.
     Wide,
-    /// As QEMU before 11 has it: [`super::codec::wire::NarrowDmaAccess`].
+    /// As some older QEMU has it: [`super::codec::wire::NarrowDmaAccess`].
     Narrow,
 }
 

@@ -250,6 +250,11 @@ fn replies_wait_for_a_slow_client() {
         }
     });
     std::thread::sleep(Duration::from_millis(50));
+    let reads = served.look(|mock| mock.reads);
+    assert!(
+        reads <= 3,
+        "{reads} MiB buffered for a client that reads nothing"
+    );
     for _ in 0..50 {
         let reply = peer.receive();
         assert!(reply.data().len() == 1 << 20 && reply.data().iter().all(|byte| *byte == 0x5a));

@@ -65,6 +65,7 @@ pub struct Mock {
     pub config: Vec<u8>,
     pub doorbell: u64,
     pub writes: u64,
+    pub reads: u64,
     pub events: Vec<Event>,
     pub maps: Vec<(u64, u64, Option<OwnedFd>)>,
     pub eventfds: Vec<Option<OwnedFd>>,
@@ -111,6 +112,7 @@ impl Default for Mock {
             config,
             doorbell: 0,
             writes: 0,
+            reads: 0,
             events: Vec::new(),
             maps: Vec::new(),
             eventfds: Vec::new(),
@@ -145,6 +147,7 @@ impl PciFunction for Mock {
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        self.reads += 1;
         if region == BAR2 {
             if offset == FAILS {
                 return Err(Errno::NXIO);

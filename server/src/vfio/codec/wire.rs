@@ -355,8 +355,9 @@ pub struct DmaAccess {
     pub count: U64,
 }
 
-/// Payload of `DMA_READ` and `DMA_WRITE` as QEMU before 11 has it: the count is half as wide, and the data begin right
-/// after it, four bytes early. The message is as long as the specification says, with four unused bytes at its end.
+/// Payload of `DMA_READ` and `DMA_WRITE` as some older QEMU has it (its sources; 11.1.3 follows the specification): the
+/// count is half as wide, and the data begin right after it, four bytes early. The message is as long as the
+/// specification says, with four unused bytes at its end.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

@@ -369,15 +369,18 @@ impl<'d> Marker<'d> {
     pub fn wait(&self) -> Result<u32> {
         let deadline = Instant::now() + PATIENCE;
         let mut polls = 1;
+        let mut torn = false;
         loop {
             match self.read()? {
                 MARKER => {
                     self.arm()?;
                     return Ok(polls);
                 }
-                0 if Instant::now() < deadline => {}
+                0 if Instant::now() < deadline => torn = false,
                 0 => bail!("no marker after {} s and {polls} polls", PATIENCE.as_secs()),
-                other => bail!("poll slot holds {other:#010x}, neither 0 nor the marker"),
+                // The driver's copy-out may read the word byte by byte while it is stored: once, not twice.
+                other if torn => bail!("poll slot holds {other:#010x}, neither 0 nor the marker"),
+                _ => torn = true,
             }
             polls += 1;
             std::thread::sleep(std::time::Duration::from_micros(10));

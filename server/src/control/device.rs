@@ -125,3 +125,99 @@ impl<F: PciFunction + Account + Send + 'static> Device for Running<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::vfio::{DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, IrqSet, Progress};
+
+    /// Answers for itself, and panics when a client leaves.
+    #[derive(Default)]
+    struct Fragile {
+        info: FunctionInfo,
+    }
+
+    impl Account for Fragile {
+        fn report(&self, _detail: Detail) -> DeviceReport {
+            DeviceReport::default()
+        }
+    }
+
+    impl PciFunction for Fragile {
+        fn info(&self) -> &FunctionInfo {
+            &self.info
+        }
+
+        fn region_read(
+            &mut self,
+            _region: u32,
+            _offset: u64,
+            _data: &mut [u8],
+        ) -> Result<(), Errno> {
+            Err(Errno::INVAL)
+        }
+
+        fn region_write(&mut self, _region: u32, _offset: u64, _data: &[u8]) -> Result<(), Errno> {
+            Err(Errno::INVAL)
+        }
+
+        fn dma_map(&mut self, _map: DmaMap) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn dma_unmap(&mut self, _unmap: DmaUnmap) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn set_irqs(&mut self, _irqs: IrqSet) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn reset(&mut self) {}
+
+        fn disconnect(&mut self) {
+            panic!("a fault of ours");
+        }
+
+        fn run(&mut self) -> Progress {
+            Progress::Idle
+        }
+
+        fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
+            None
+        }
+
+        fn dma_reply(&mut self, _id: u64, _reply: DmaReply) {}
+    }
+
+    fn start(path: &Path, id: u8) -> Running<Fragile> {
+        Running::start(id, Listener::bind(path).unwrap(), Fragile::default()).unwrap()
+    }
+
+    #[test]
+    fn a_device_that_panics_dies_alone_and_says_why() {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let directory = tempfile::tempdir().unwrap();
+        let (first, second) = (directory.path().join("0"), directory.path().join("1"));
+        let (fragile, healthy) = (start(&first, 0), start(&second, 1));
+        assert!(fragile.report(Detail::Status, PATIENCE).is_some());
+        let mut client = UnixStream::connect(&first).unwrap();
+        client.write_all(b"nonsense").unwrap();
+        drop(client);
+        let Ended::Died(why) = fragile.wait() else {
+            panic!("it lives")
+        };
+        assert!(why.contains("a fault of ours"), "{why}");
+        assert!(fragile.report(Detail::Status, PATIENCE).is_none());
+        assert!(!first.exists(), "a dead device still takes clients");
+        assert!(healthy.report(Detail::Status, PATIENCE).is_some());
+        healthy.stop();
+        assert_eq!(healthy.wait(), Ended::Stopped);
+    }
+}

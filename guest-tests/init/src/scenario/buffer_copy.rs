@@ -45,6 +45,10 @@ pub fn run(context: &Context) -> Result<Outcome> {
             canvas
                 .check_part(offset, size)
                 .with_context(|| format!("size {size} offset {offset}"))?;
+            // Read in other pieces too: a fault that undoes itself on the way back shows only so.
+            canvas
+                .check()
+                .with_context(|| format!("size {size} offset {offset}"))?;
         }
         for offset in OFFSETS.iter().copied() {
             stage(format_args!("core {core} offset {offset}"));

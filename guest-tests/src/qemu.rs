@@ -131,9 +131,11 @@ impl Machine<'_> {
         add("-nodefaults", "");
         add("-no-user-config", "");
         add("-display", "none");
-        // The guest stays after it powers off, and with it the device's state, until the account is taken.
         add("-no-reboot", "");
-        add("-no-shutdown", "");
+        if self.terminal.is_none() {
+            // The guest stays after it powers off, and with it the device's state, until the account is taken.
+            add("-no-shutdown", "");
+        }
         // share=on: with anything else the device's writes never reach the guest (qemu client).
         add(
             "-object",

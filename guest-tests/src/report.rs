@@ -51,7 +51,7 @@ pub struct Report {
     pub accounts: Vec<Account>,
     /// Warnings passed over, with the reason.
     pub harmless: Vec<String>,
-    /// `ctl dump`, taken on failure.
+    /// `ctl dump` at the end of the scenarios.
     pub dump: Option<String>,
     /// Last lines of guest, QEMU and server.
     pub tails: Vec<(String, Vec<String>)>,

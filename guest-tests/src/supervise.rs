@@ -498,9 +498,6 @@ impl<'a> Run<'a> {
                 .findings
                 .extend(self.bars.complaints(usize::from(self.lane.devices)));
         }
-        if self.report.findings.is_empty() {
-            return;
-        }
         if let Ok(dump) = account::dump(&self.lane.server, &self.dir, CONTROL) {
             // Not being able to keep it is no reason to lose the part that is shown.
             let _ = std::fs::write(self.dir.join("dump.txt"), &dump);

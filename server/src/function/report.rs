@@ -2,7 +2,6 @@
 use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, RxDescriptor, TxDescriptor};
 use neuron_protocol::registers::queue::Pointer;
 use neuron_protocol::registers::{Direction, RegisterName, engine, queue};
-use zerocopy::FromBytes;
 
 use super::NeuronFunction;
 use crate::memory::{self, Access, Backing, Target};
@@ -243,24 +242,24 @@ impl NeuronFunction {
             .map(|word| u32::from_le_bytes(*word))
             .collect();
         let (len_ctrl, address, access, operation) = match direction {
-            Direction::M2s => match TxDescriptor::read_from_bytes(&bytes) {
-                Ok(tx) => (
+            Direction::M2s => {
+                let tx: TxDescriptor = zerocopy::transmute!(bytes);
+                (
                     tx.len_ctrl(),
                     tx.source(),
                     Access::Read,
                     format!(", {:?}", tx.operation()),
-                ),
-                Err(_) => return report,
-            },
-            Direction::S2m => match RxDescriptor::read_from_bytes(&bytes) {
-                Ok(rx) => (
+                )
+            }
+            Direction::S2m => {
+                let rx: RxDescriptor = zerocopy::transmute!(bytes);
+                (
                     rx.len_ctrl(),
                     rx.destination(),
                     Access::Write,
                     String::new(),
-                ),
-                Err(_) => return report,
-            },
+                )
+            }
         };
         let flags = [
             (len_ctrl.first(), " FIRST"),

@@ -3,17 +3,19 @@ use std::sync::atomic::Ordering;
 
 use vm_memory::{Bytes, VolatileSlice};
 
-/// Copies `source` to `destination`, which must be as long.
+/// Copies `source` to `destination`, which must be as long. Gives the little-endian word if it copied just one.
 ///
 /// An aligned word is stored as a whole and with release: a CPU that sees the completion marker (seed §2) sees every
 /// byte written before it, and never half of the marker.
-pub fn copy(source: &VolatileSlice<'_>, destination: &VolatileSlice<'_>) {
+pub fn copy(source: &VolatileSlice<'_>, destination: &VolatileSlice<'_>) -> Option<u32> {
     if source.len() == size_of::<u32>() {
         let mut word = [0; size_of::<u32>()];
         source.copy_to(&mut word);
         store_word(word, destination);
+        Some(u32::from_le_bytes(word))
     } else {
         source.copy_to_volatile_slice(*destination);
+        None
     }
 }
 

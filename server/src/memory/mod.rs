@@ -56,6 +56,17 @@ impl Target<'_> {
         }
     }
 
+    /// Its first `len` bytes, or all of it if it is shorter.
+    #[must_use]
+    pub fn truncated(self, len: usize) -> Self {
+        let len = len.min(self.len());
+        match self {
+            Self::Memory(slice) => Self::Memory(slice.subslice(0, len).unwrap_or(slice)),
+            Self::Message { iova, .. } => Self::Message { iova, len },
+            Self::Register { offset, .. } => Self::Register { offset, len },
+        }
+    }
+
     /// Never: a target has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -11,7 +11,6 @@ use neuron_protocol::descriptor::{
 use neuron_protocol::marker::MARKER;
 use neuron_protocol::registers::Direction;
 use neuron_protocol::ring::RingId;
-use zerocopy::FromBytes;
 
 use super::ring::{RawDescriptor, Ring};
 use super::{Fault, FaultKind, Request};
@@ -394,9 +393,7 @@ impl Pair {
     }
 
     fn take_tx(&mut self, raw: &RawDescriptor, limits: Limits) -> Result<Tx, Fault> {
-        let Ok(descriptor) = TxDescriptor::read_from_bytes(raw) else {
-            unreachable!("sizes are equal")
-        };
+        let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
         let (len_ctrl, position) = (descriptor.len_ctrl(), self.m2s.current);
         let address = descriptor.source();
         // A meta descriptor keeps an index where the ring id is (facts §2.3).
@@ -442,9 +439,7 @@ impl Pair {
     }
 
     fn take_rx(&mut self, raw: &RawDescriptor, limits: Limits) -> Result<Rx, Fault> {
-        let Ok(descriptor) = RxDescriptor::read_from_bytes(raw) else {
-            unreachable!("sizes are equal")
-        };
+        let descriptor: RxDescriptor = zerocopy::transmute!(*raw);
         let (len_ctrl, position) = (descriptor.len_ctrl(), self.s2m.current);
         let address = descriptor.destination();
         if self.wrong_ring_id(Direction::S2m, len_ctrl, limits.check_rx_ring_id) {
@@ -484,28 +479,23 @@ impl Pair {
         let to = cx.memory.resolve(destination, from.len(), Access::Write);
         let to = to.map_err(|unmapped| self.unmapped(Direction::S2m, unmapped))?;
         let bytes = to.len();
-        match from {
-            Target::Memory(from) => match (from.subslice(0, bytes), to) {
-                (Ok(from), Target::Memory(to)) => {
-                    let marker = bytes == size_of_val(&MARKER)
-                        && is_marker(|word| memory::read_bytes(&from, word));
-                    memory::copy(&from, &to);
-                    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-                    self.landed(bytes, marker, cx);
-                    Ok(Step::Progress { bytes })
-                }
-                (Ok(from), _) => {
-                    let mut data = vec![0; bytes];
-                    memory::read_bytes(&from, &mut data);
-                    self.put(data, cx)
-                }
-                (Err(_), _) => unreachable!("a destination is never longer than its source"),
-            },
-            Target::Message { iova, .. } => {
+        match (from.truncated(bytes), to) {
+            (Target::Memory(from), Target::Memory(to)) => {
+                let marker = memory::copy(&from, &to) == Some(MARKER);
+                let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                self.landed(bytes, marker, cx);
+                Ok(Step::Progress { bytes })
+            }
+            (Target::Memory(from), _) => {
+                let mut data = vec![0; bytes];
+                memory::read_bytes(&from, &mut data);
+                self.put(data, cx)
+            }
+            (Target::Message { iova, .. }, _) => {
                 self.pending = Pending::Read;
                 Ok(Step::Request(Request::ReadGuest { iova, len: bytes }))
             }
-            Target::Register { offset, .. } => {
+            (Target::Register { offset, .. }, _) => {
                 self.pending = Pending::Read;
                 Ok(Step::Request(Request::ReadRegister { offset, len: bytes }))
             }
@@ -522,8 +512,7 @@ impl Pair {
         // A mapping may have shrunk since: the rest is read again.
         data.truncate(to.len());
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let marker =
-            data.len() == size_of_val(&MARKER) && is_marker(|word| word.copy_from_slice(&data));
+        let marker = data == MARKER.to_le_bytes();
         match to {
             Target::Memory(to) => {
                 memory::write_bytes(&data, &to);
@@ -636,10 +625,4 @@ const fn ring_id(expected: RingId, found: RingId) -> FaultKind {
         expected: expected.bits(),
         found: found.bits(),
     }
-}
-
-fn is_marker(read: impl FnOnce(&mut [u8; 4])) -> bool {
-    let mut word = [0; 4];
-    read(&mut word);
-    u32::from_le_bytes(word) == MARKER
 }

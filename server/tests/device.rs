@@ -227,6 +227,35 @@ fn an_rx_only_trigger_prefetches_and_a_tx_without_rx_waits() {
     });
 }
 
+#[test]
+fn a_marker_is_never_cut_by_the_end_of_a_turn() {
+    // A turn is 256 KiB, of which the two fetches cost 512 bytes: some of these leave it 1 to 3 bytes.
+    for left in 0..=600 {
+        let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+        let host = |address| rig.with(|rig| rig.host(address));
+        let mut pair = queue(&mut device, 0, 0, 64);
+        for len in [65_536, 65_536, 65_536, 65_536 - left] {
+            pair.stage(&mut device, host(DATA), host(RESULT), len, Barrier::None)
+                .unwrap();
+        }
+        rig.with(|rig| rig.fill(MARKERS, &MARKER.to_le_bytes()));
+        pair.stage(
+            &mut device,
+            host(MARKERS),
+            host(MARKERS + 4),
+            4,
+            Barrier::None,
+        )
+        .unwrap();
+        pair.trigger(&mut device, 5, 5).unwrap();
+        rig.with(|rig| {
+            rig.run();
+            let whole = |kind: &EventKind| matches!(kind, EventKind::Marker { tx: 4, .. });
+            assert!(rig.log.take().iter().any(whole), "{left} bytes left");
+        });
+    }
+}
+
 /// Cuts `total` bytes into at most 40 pieces of 1 to 65,536.
 fn cuts(total: usize) -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(1..total.max(2), 0..39).prop_map(move |mut points| {

@@ -36,6 +36,8 @@ pub const SLICE_BYTES: u64 = 4 << 20;
 
 /// vfio region of configuration space (`VFIO_PCI_CONFIG_REGION_INDEX`).
 const CONFIG_REGION: u32 = 7;
+/// vfio interrupt index of fatal errors (`VFIO_PCI_ERR_IRQ_INDEX`).
+const ERR_IRQ: u32 = 3;
 /// The register window.
 const REGISTER_BAR: usize = 0;
 /// The register window again, on platform qemu: drivers up to 2.24.7 look there (contract §13.1).
@@ -358,9 +360,11 @@ impl PciFunction for NeuronFunction {
     }
 
     fn set_irqs(&mut self, irqs: IrqSet) -> Result<(), Errno> {
-        // No source of interrupts exists in the driver's contract (contract §1): an eventfd would never be signalled.
-        match irqs.action {
-            IrqAction::Eventfds(fds) if fds.iter().any(Option::is_some) => Err(Errno::INVAL),
+        match (irqs.index, irqs.action) {
+            // QEMU wants to hear of fatal errors. None ends the function while its process lives, so nothing is sent.
+            (ERR_IRQ, IrqAction::Eventfds(_)) => Ok(()),
+            // No source of interrupts exists in the driver's contract (contract §1): an eventfd would never be signalled.
+            (_, IrqAction::Eventfds(fds)) if fds.iter().any(Option::is_some) => Err(Errno::INVAL),
             _ => Ok(()),
         }
     }
@@ -470,8 +474,13 @@ fn info(config: &Config, identity: &config_space::Identity, memory: &Memory) -> 
         write: true,
         mmap: None,
     };
-    FunctionInfo {
-        regions,
-        irqs: vec![Irq::default(); 5],
-    }
+    let mut irqs = vec![Irq::default(); 5];
+    // Offered because QEMU warns about a device without it.
+    irqs[ERR_IRQ as usize] = Irq {
+        count: 1,
+        eventfd: true,
+        maskable: false,
+        noresize: true,
+    };
+    FunctionInfo { regions, irqs }
 }

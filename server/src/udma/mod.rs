@@ -235,7 +235,8 @@ impl Udma {
             }
             let mut turn = TURN_BYTES.min(*slice);
             while turn > 0 {
-                let most = u32::try_from(turn).unwrap_or(u32::MAX);
+                // What is left of a turn must not cut a marker in two.
+                let most = u32::try_from(turn.max(STEP_COST)).unwrap_or(u32::MAX);
                 let step = engine.step(queue, most, cx);
                 let cost = match &step {
                     Step::Progress { bytes } => u64::from(*bytes).max(STEP_COST),

@@ -810,6 +810,12 @@ fn nothing_is_touched_after_an_unmap() {
         rig.run();
         assert_eq!(rig.bytes(RESULT, 64), [0; 64]);
         assert_eq!(rig.function.report(Detail::Status).aborted.len(), 1);
+        // What a panic would leave in the log.
+        let words = rig.function.last_words();
+        assert!(
+            words.contains("doorbell m2s +1") && words.contains("is not mapped"),
+            "{words}"
+        );
     });
 }
 

@@ -19,6 +19,8 @@ use rustix::io::Errno;
 
 use crate::memory::{Backing, HbmGeometry, Mapping, Memory};
 use crate::observe::event::{EventKind, Observers, Scope};
+use crate::observe::render;
+use crate::observe::report::{Account, Detail};
 use crate::policy::{Point, Policies, Verdict};
 use crate::udma::{Context, FaultKind, Request, Slice, Totals, Udma};
 use crate::vfio::{
@@ -400,6 +402,10 @@ impl PciFunction for NeuronFunction {
 
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
         self.outgoing.pop_front()
+    }
+
+    fn last_words(&self) -> String {
+        render::dump(&self.report(Detail::Dump))
     }
 
     fn dma_reply(&mut self, id: u64, reply: DmaReply) {

@@ -209,4 +209,9 @@ pub trait PciFunction {
 
     /// The answer to an access. Replies to requests from before a reset or disconnect are ignored.
     fn dma_reply(&mut self, id: u64, reply: DmaReply);
+
+    /// Its state in words, asked for once after a panic; empty if it has nothing to say.
+    fn last_words(&self) -> String {
+        String::new()
+    }
 }

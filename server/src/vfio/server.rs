@@ -230,9 +230,18 @@ impl<F: PciFunction> Server<F> {
     /// # Errors
     /// A panic anywhere below, which ends this device alone.
     pub fn run(mut self) -> Result<(), ServeError> {
-        // Nothing of the function is used after a panic: it is dropped with `self`.
+        // Nothing of the function is used after a panic but its last words; then it is dropped with `self`.
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()));
-        result.unwrap_or_else(|panic| Err(ServeError::Panicked(panic_message(panic.as_ref()))))
+        result.unwrap_or_else(|panic| {
+            // Its state may be anything: a second panic only costs the words.
+            let words = catch_unwind(AssertUnwindSafe(|| self.function.last_words()));
+            if let Ok(words) = words
+                && !words.is_empty()
+            {
+                tracing::error!("state at the panic:\n{words}");
+            }
+            Err(ServeError::Panicked(panic_message(panic.as_ref())))
+        })
     }
 
     fn serve(&mut self) -> Result<(), ServeError> {

@@ -227,6 +227,33 @@ impl NeuronFunction {
         self.outgoing.push_back((id, request));
     }
 
+    /// Accesses that the wire has not taken and whose memory is gone now fail as if they had come later.
+    fn fail_unmapped(&mut self, unmap: DmaUnmap) {
+        let touches = |request: &DmaRequest| {
+            let (at, len) = match request {
+                DmaRequest::Read { iova, len } => (*iova, *len),
+                DmaRequest::Write { iova, data } => (*iova, data.len()),
+            };
+            match unmap {
+                DmaUnmap::All => true,
+                DmaUnmap::Range { iova, size } => {
+                    at < iova.saturating_add(size) && iova < at.saturating_add(len as u64)
+                }
+            }
+        };
+        let mut gone = Vec::new();
+        self.outgoing.retain(|(id, request)| {
+            let touches = touches(request);
+            if touches {
+                gone.push(*id);
+            }
+            !touches
+        });
+        for id in gone {
+            self.dma_reply(id, Err(Errno::FAULT));
+        }
+    }
+
     /// Makes an access that an engine asked for: registers here and now, guest memory by message.
     fn serve(&mut self, id: u64, request: Request) {
         let reply = match request {
@@ -358,6 +385,7 @@ impl PciFunction for NeuronFunction {
             DmaUnmap::All => self.memory.guest.clear(),
             DmaUnmap::Range { iova, size } => self.memory.guest.remove(iova, size),
         }
+        self.fail_unmapped(unmap);
         Ok(())
     }
 
@@ -401,7 +429,21 @@ impl PciFunction for NeuronFunction {
     }
 
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
-        self.outgoing.pop_front()
+        loop {
+            let (id, request) = self.outgoing.pop_front()?;
+            if self.wants_dma(id) {
+                return Some((id, request));
+            }
+            self.dma_reply(id, Err(Errno::CANCELED));
+        }
+    }
+
+    fn wants_dma(&self, id: u64) -> bool {
+        match self.askers.get(&id) {
+            None => false,
+            Some(Asker::Udma(id)) => self.udma.awaits(*id),
+            Some(Asker::Mailbox { .. }) => true,
+        }
     }
 
     fn last_words(&self) -> String {

@@ -265,6 +265,17 @@ impl Udma {
         Slice::Idle
     }
 
+    /// Whether a queue still waits for the answer to a request; a reset may have made it forget.
+    pub fn awaits(&self, id: u64) -> bool {
+        let Some((engine, queue)) = self.waiting.get(&id) else {
+            return false;
+        };
+        self.engines
+            .get(usize::from(*engine))
+            .and_then(|engine| engine.pairs().get(usize::from(*queue)))
+            .is_some_and(|pair| pair.awaits() && pair.ticket == id)
+    }
+
     /// Takes the answer to a request. One that was dropped by a reset meanwhile is ignored.
     pub fn complete(&mut self, id: u64, reply: Result<Vec<u8>, FaultKind>, cx: &mut Context<'_>) {
         let Some((number, queue)) = self.waiting.remove(&id) else {

@@ -207,6 +207,12 @@ pub trait PciFunction {
     /// `id` tells them apart. The session splits it to the client's transfer limit.
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)>;
 
+    /// Whether the answer to an access is still waited for. If not, no further message is sent for it: software that was
+    /// told of a reset must not find its memory written afterwards.
+    fn wants_dma(&self, _id: u64) -> bool {
+        true
+    }
+
     /// The answer to an access. Replies to requests from before a reset or disconnect are ignored.
     fn dma_reply(&mut self, id: u64, reply: DmaReply);
 

@@ -93,6 +93,7 @@ impl MessageDma {
                 Err(reply) => function.dma_reply(id, reply),
             }
         }
+        self.cancel_unwanted(function);
         if self.requests.is_empty() || !self.knows_layout(limits.is_qemu, outbox) {
             return 0;
         }
@@ -286,6 +287,17 @@ impl MessageDma {
             };
             function.dma_reply(request.id, reply);
         }
+    }
+
+    /// The function dropped work by itself, in a reset of a queue for example: asks for nothing more on its behalf.
+    fn cancel_unwanted<F: PciFunction + ?Sized>(&mut self, function: &mut F) {
+        for request in &mut self.requests {
+            let open = !request.forgotten && request.issued < request.data.len();
+            if open && !function.wants_dma(request.id) {
+                request.failed.get_or_insert(Errno::CANCELED);
+            }
+        }
+        self.settle(function);
     }
 
     /// After a reset: asks for nothing more, and swallows the replies still to come. Messages already sent cannot be

@@ -79,10 +79,14 @@ impl Cursor {
             match target.map_err(|reason| Unanswered::Address { address, reason })? {
                 Target::Memory(slice) => {
                     let len = slice.len();
-                    match access {
+                    let moved = match access {
                         Access::Read => memory::read_bytes(&slice, &mut left[..len]),
                         Access::Write => memory::write_bytes(&left[..len], &slice),
-                    }
+                    };
+                    moved.map_err(|_| Unanswered::Address {
+                        address,
+                        reason: Unmapped::Truncated,
+                    })?;
                     self.done += len;
                 }
                 Target::Message { iova, len } => {

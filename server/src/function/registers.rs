@@ -23,7 +23,7 @@ impl NeuronFunction {
             let at = offset + done as u64;
             let left = &mut data[done..];
             if let Some(slice) = self.memory.tiles.at(at, left.len()) {
-                memory::read_bytes(&slice, &mut left[..slice.len()]);
+                memory::read_own(&slice, &mut left[..slice.len()]);
                 done += slice.len();
                 continue;
             }
@@ -46,7 +46,7 @@ impl NeuronFunction {
             let at = offset + done as u64;
             let left = &data[done..];
             if let Some(slice) = self.memory.tiles.at(at, left.len()) {
-                memory::write_bytes(&left[..slice.len()], &slice);
+                memory::write_own(&left[..slice.len()], &slice);
                 done += slice.len();
                 continue;
             }
@@ -266,7 +266,7 @@ impl NeuronFunction {
     /// Reads HBM through its BAR; the gaps between stacks read 0.
     pub(super) fn read_hbm(&self, offset: u64, data: &mut [u8]) {
         match self.memory.hbm.at_bar(offset, data.len()) {
-            Some(slice) => memory::read_bytes(&slice, data),
+            Some(slice) => memory::read_own(&slice, data),
             None => data.fill(0),
         }
     }
@@ -274,7 +274,7 @@ impl NeuronFunction {
     /// Writes HBM through its BAR; the gaps between stacks take nothing.
     pub(super) fn write_hbm(&self, offset: u64, data: &[u8]) {
         if let Some(slice) = self.memory.hbm.at_bar(offset, data.len()) {
-            memory::write_bytes(data, &slice);
+            memory::write_own(data, &slice);
         } else {
             tracing::warn!(
                 "write of {} bytes to BAR4+{offset:#x}, where no HBM is",

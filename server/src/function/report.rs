@@ -223,7 +223,10 @@ impl NeuronFunction {
         {
             Ok(Target::Memory(slice)) if slice.len() == DESCRIPTOR_SIZE => {
                 let mut bytes = [0; DESCRIPTOR_SIZE];
-                memory::read_bytes(&slice, &mut bytes);
+                if let Err(lost) = memory::read_bytes(&slice, &mut bytes) {
+                    report.text = lost.to_string();
+                    return report;
+                }
                 bytes
             }
             Ok(_) => {

@@ -10,23 +10,60 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
+use super::Unmapped;
+use super::sigbus::Registration;
 use crate::vfio::Protection;
 
 /// Most mappings at a time: the `max_dma_maps` that QEMU announces (qemu client "Connect order").
 pub const MAX_MAPPINGS: usize = 65_535;
 
+/// A mapped file of the client's, which may cut it short at any time.
+#[derive(Debug)]
+struct ClientFile {
+    /// Dropped before the mapping.
+    registration: Registration,
+    region: MmapRegion,
+}
+
+impl ClientFile {
+    fn new(region: MmapRegion) -> Self {
+        // SAFETY: `region` owns the mapping and lives as long; its slices are volatile.
+        let registration = unsafe { Registration::new(region.as_ptr(), region.size()) };
+        Self {
+            registration,
+            region,
+        }
+    }
+}
+
 /// A part of a mapped file.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    region: Arc<MmapRegion>,
+    file: Arc<ClientFile>,
     offset: u64,
 }
 
 impl Shared {
-    /// `len` bytes from `offset` on.
-    pub(super) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
-        let offset = usize::try_from(self.offset.checked_add(offset)?).ok()?;
-        self.region.get_slice(offset, len).ok()
+    /// Up to `len` bytes from `offset` on, at least one.
+    ///
+    /// # Errors
+    /// The first byte is lost.
+    pub(super) fn slice(&self, offset: u64, len: usize) -> Result<VolatileSlice<'_>, Unmapped> {
+        let ClientFile {
+            registration,
+            region,
+        } = &*self.file;
+        let offset = usize::try_from(self.offset.saturating_add(offset)).unwrap_or(usize::MAX);
+        let left = registration
+            .lost_from()
+            .min(region.size())
+            .saturating_sub(offset);
+        if left == 0 {
+            return Err(Unmapped::Truncated);
+        }
+        region
+            .get_slice(offset, len.min(left))
+            .map_err(|_| Unmapped::Truncated)
     }
 }
 
@@ -62,7 +99,7 @@ impl Mapping {
     fn part(&self, offset: u64, size: u64) -> Self {
         let backing = match &self.backing {
             Backing::Shared(shared) => Backing::Shared(Shared {
-                region: Arc::clone(&shared.region),
+                file: Arc::clone(&shared.file),
                 offset: shared.offset + offset,
             }),
             Backing::OwnHbm { bar_offset } => Backing::OwnHbm {
@@ -126,7 +163,7 @@ impl GuestMap {
         )
         .map_err(|_| Errno::INVAL)?;
         let shared = Shared {
-            region: Arc::new(region),
+            file: Arc::new(ClientFile::new(region)),
             offset: 0,
         };
         self.insert(

@@ -4,6 +4,7 @@
 mod copy;
 mod guest;
 mod hbm;
+mod sigbus;
 mod sparse;
 mod tiles;
 
@@ -11,7 +12,7 @@ use neuron_protocol::generation::Generation;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-pub use copy::{copy, read_bytes, write_bytes};
+pub use copy::{Lost, copy, read_bytes, read_own, write_bytes, write_own};
 pub use guest::{Backing, GuestMap, Mapping};
 pub use hbm::{Hbm, HbmGeometry};
 pub use sparse::Sparse;
@@ -93,6 +94,11 @@ pub enum Unmapped {
     /// Host memory that the client mapped for the other direction only.
     #[error("guest-physical {0:#x} is mapped without this permission")]
     Protected(u64),
+    /// Host memory that the client mapped and whose file it cut short since, or that the kernel could not provide.
+    #[error(
+        "the client's memory is gone: the file behind it was truncated after it was mapped (or /dev/shm is full)"
+    )]
+    Truncated,
 }
 
 /// The memory of one device.
@@ -181,10 +187,7 @@ impl Memory {
         let left = usize::try_from(mapping.size - offset).unwrap_or(usize::MAX);
         let len = len.min(left);
         match &mapping.backing {
-            Backing::Shared(shared) => shared
-                .slice(offset, len)
-                .map(Target::Memory)
-                .ok_or(Unmapped::NotMapped(guest)),
+            Backing::Shared(shared) => shared.slice(offset, len).map(Target::Memory),
             Backing::Message => Ok(Target::Message { iova: guest, len }),
             Backing::OwnHbm { bar_offset } => self
                 .hbm

@@ -2,7 +2,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
@@ -20,8 +20,10 @@ impl Sparse {
     /// # Errors
     /// The kernel refuses the file or the mapping.
     pub fn new(name: &str, size: u64) -> Result<Self, Errno> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, size)?;
+        // A client that maps it must not be able to cut it short under us.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let file = Arc::new(File::from(fd));
         let len = usize::try_from(size).map_err(|_| Errno::NOMEM)?;
         let region = MmapRegion::build(
@@ -100,6 +102,10 @@ mod tests {
                 .read_obj::<u64>(0)
                 .unwrap(),
             0
+        );
+        assert!(
+            sparse.file().set_len(0).is_err(),
+            "a client could cut it short"
         );
         assert!(sparse.slice((1 << 38) - 4, 8).is_none());
         assert!(sparse.slice(u64::MAX, 8).is_none());

@@ -14,7 +14,7 @@ use neuron_protocol::ring::RingId;
 
 use super::ring::{RawDescriptor, Ring};
 use super::{Fault, FaultKind, Request};
-use crate::memory::{self, Access, Memory, Target, Unmapped};
+use crate::memory::{self, Access, Lost, Memory, Target, Unmapped};
 use crate::observe::event::{EventKind, Observers, Scope};
 use crate::observe::recorder::Recorder;
 use crate::policy::{Point, Policies, Verdict};
@@ -352,7 +352,9 @@ impl Pair {
             match cx.memory.resolve(at, len - filled, Access::Read) {
                 Ok(Target::Memory(slice)) => {
                     let stretch = slice.len();
-                    memory::read_bytes(&slice, &mut bytes[filled..filled + stretch]);
+                    memory::read_bytes(&slice, &mut bytes[filled..filled + stretch]).map_err(
+                        |_| self.fault(direction, index, at, FaultKind::Fetch(Unmapped::Truncated)),
+                    )?;
                     filled += stretch;
                 }
                 // What is here already is used first; the rest is asked for when it is its turn.
@@ -481,14 +483,15 @@ impl Pair {
         let bytes = to.len();
         match (from.truncated(bytes), to) {
             (Target::Memory(from), Target::Memory(to)) => {
-                let marker = memory::copy(&from, &to) == Some(MARKER);
+                let marker =
+                    memory::copy(&from, &to).map_err(|lost| self.lost(lost))? == Some(MARKER);
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.landed(bytes, marker, cx);
                 Ok(Step::Progress { bytes })
             }
             (Target::Memory(from), _) => {
                 let mut data = vec![0; bytes];
-                memory::read_bytes(&from, &mut data);
+                memory::read_bytes(&from, &mut data).map_err(|lost| self.lost(lost))?;
                 self.put(data, cx)
             }
             (Target::Message { iova, .. }, _) => {
@@ -515,7 +518,7 @@ impl Pair {
         let marker = data == MARKER.to_le_bytes();
         match to {
             Target::Memory(to) => {
-                memory::write_bytes(&data, &to);
+                memory::write_bytes(&data, &to).map_err(|lost| self.lost(lost))?;
                 self.landed(bytes, marker, cx);
                 Ok(Step::Progress { bytes })
             }
@@ -593,6 +596,14 @@ impl Pair {
 
     fn unmapped(&self, direction: Direction, unmapped: Unmapped) -> Fault {
         self.data_fault(direction, FaultKind::Data(unmapped))
+    }
+
+    fn lost(&self, lost: Lost) -> Fault {
+        let direction = match lost.access {
+            Access::Read => Direction::M2s,
+            Access::Write => Direction::S2m,
+        };
+        self.unmapped(direction, Unmapped::Truncated)
     }
 
     fn data_fault(&self, direction: Direction, kind: FaultKind) -> Fault {

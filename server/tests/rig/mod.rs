@@ -130,6 +130,12 @@ impl Rig {
         bytes
     }
 
+    /// Cuts guest RAM short, as a client can at any time. From then on only what is below may be looked at.
+    pub fn truncate(&self, end: u64) {
+        let file = self.ram.file_offset().unwrap().file();
+        file.set_len(end - RAM_BASE).unwrap();
+    }
+
     pub fn host(&self, address: u64) -> u64 {
         self.generation.host_to_soc(address).unwrap()
     }

@@ -13,7 +13,7 @@ use neuron_protocol::descriptor::{Barrier, LenCtrl, MetaCtrl, RxDescriptor, TxDe
 use neuron_protocol::generation::{Block, Platform, Product};
 use neuron_protocol::marker::MARKER;
 use neuron_protocol::registers::engine::{self, Machine};
-use neuron_protocol::registers::queue::{DCP, DRBP_HIGH, DRHP, DRTP, DRTP_INC};
+use neuron_protocol::registers::queue::{DCP, DRBP_HIGH, DRBP_LOW, DRHP, DRL, DRTP, DRTP_INC};
 use neuron_protocol::registers::{Direction, iofic, misc_ram, semaphore};
 use neuron_vfio_user::observe::event::EventKind;
 use neuron_vfio_user::observe::report::{Account, Detail, Wait};
@@ -573,6 +573,144 @@ fn a_masked_ring_id_error_is_latched_but_copies() {
         let cause = rig.engine(0, 0x3a000);
         assert_eq!(rig.read(cause), 1 << iofic::m2s::RING_ID);
     });
+}
+
+#[test]
+fn a_masked_data_error_loses_its_bytes_and_goes_on() {
+    let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+    let host = |address| rig.with(|rig| rig.host(address));
+    let mut pair = queue(&mut device, 0, 0, 64);
+    rig.with(|rig| {
+        let mask = rig.engine(0, 0x3a000 + iofic::ABORT_MASK);
+        rig.write(mask, 1 << iofic::m2s::DATA_AXI_RESPONSE);
+        rig.fill(DATA, &pattern(64, 5));
+    });
+    let nowhere = host(RAM_BASE + RAM_SIZE);
+    pair.stage(&mut device, nowhere, host(RESULT), 64, Barrier::None)
+        .unwrap();
+    pair.stage(
+        &mut device,
+        host(DATA),
+        host(RESULT + 64),
+        64,
+        Barrier::None,
+    )
+    .unwrap();
+    pair.trigger(&mut device, 2, 2).unwrap();
+    rig.with(|rig| {
+        rig.run();
+        assert_eq!(rig.bytes(RESULT, 64), [0; 64]);
+        assert_eq!(rig.bytes(RESULT + 64, 64), pattern(64, 5));
+        let cause = rig.engine(0, 0x3a000);
+        assert_eq!(rig.read(cause), 1 << iofic::m2s::DATA_AXI_RESPONSE);
+        assert!(rig.function.report(Detail::Status).aborted.is_empty());
+    });
+}
+
+#[test]
+fn packets_obey_the_limits_that_are_programmed() {
+    type Program = fn(&mut Rig);
+    let cases: [(Program, u32, fn(&FaultKind) -> bool); 2] = [
+        (
+            |rig| {
+                let limit = rig.engine(0, engine::M2S_DESC_PREF_CFG_2);
+                rig.write(limit, 0x1_0003);
+            },
+            4,
+            |kind| *kind == FaultKind::TooManyDescriptors { limit: 3 },
+        ),
+        (
+            |rig| {
+                let limit = rig.engine(0, engine::M2S_CFG_LEN);
+                rig.write(limit, 0x0100_0fff);
+            },
+            64,
+            |kind| {
+                matches!(
+                    kind,
+                    FaultKind::PacketTooLong {
+                        bytes: 4096,
+                        limit: 4095
+                    }
+                )
+            },
+        ),
+    ];
+    for (program, descriptors, expected) in cases {
+        let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+        let host = |address| rig.with(|rig| rig.host(address));
+        let mut pair = queue(&mut device, 0, 0, 128);
+        rig.with(program);
+        let (source, destination) = (host(DATA), host(RESULT));
+        for n in 0..descriptors {
+            pair.push_tx(&mut device, |id| {
+                let len_ctrl = LenCtrl::new()
+                    .with_length(64)
+                    .with_ring_id(id)
+                    .with_first(n == 0)
+                    .with_last(n + 1 == descriptors);
+                Some(TxDescriptor::from_words(len_ctrl, MetaCtrl::COPY, source))
+            })
+            .unwrap();
+        }
+        pair.push_rx(&mut device, |id| {
+            RxDescriptor::new(destination, 65_536, id, Barrier::None)
+        })
+        .unwrap();
+        pair.trigger(&mut device, descriptors, 1).unwrap();
+        rig.with(|rig| {
+            rig.run();
+            let abort = rig.log.take().iter().find_map(|kind| match kind {
+                EventKind::Abort(fault) => Some(fault.kind),
+                _ => None,
+            });
+            assert!(abort.as_ref().is_some_and(expected), "{abort:?}");
+        });
+    }
+}
+
+#[test]
+fn a_tx_without_rx_hints_at_the_missing_buffer() {
+    let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+    let host = |address| rig.with(|rig| rig.host(address));
+    let mut pair = queue(&mut device, 0, 0, 64);
+    pair.stage(&mut device, host(DATA), host(RESULT), 64, Barrier::None)
+        .unwrap();
+    rig.with(|rig| {
+        let doorbell = rig.register(0, 0, Direction::M2s, DRTP_INC);
+        rig.write(doorbell, 1);
+        rig.run();
+        let cause = rig.engine(0, 0x3a040);
+        assert_eq!(rig.read(cause), 1 << iofic::s2m::NO_DESCRIPTOR_HINT);
+        let state = rig.engine(0, engine::unit::STATE);
+        assert_eq!(
+            rig.read(state),
+            engine::state(Machine::Normal, Direction::M2s)
+        );
+    });
+}
+
+#[test]
+fn rings_off_their_boundary_are_refused() {
+    let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+    let _pair = queue(&mut device, 0, 0, 64);
+    for (base, length) in [(0x40, 64), (0, 33)] {
+        rig.with(|rig| {
+            let low = u32::try_from(rig.host(TX_RING) & 0xffff_ffff).unwrap();
+            for (register, value) in [(DRBP_LOW, low + base), (DRL, length)] {
+                let register = rig.register(0, 0, Direction::M2s, register);
+                rig.write(register, value);
+            }
+            let doorbell = rig.register(0, 0, Direction::M2s, DRTP_INC);
+            rig.write(doorbell, 1);
+            let kind = FaultKind::RingMisaligned { length };
+            let aborted =
+                |event: &EventKind| matches!(event, EventKind::Abort(fault) if fault.kind == kind);
+            assert!(rig.log.take().iter().any(aborted), "{base:#x} {length}");
+            let change = rig.engine(0, engine::unit::CHANGE_STATE);
+            rig.write(change, 1);
+        });
+    }
 }
 
 #[test]

@@ -310,6 +310,7 @@ fn the_recorded_copy_copies() {
             markers: counters.batches,
             bytes: counters.bytes,
             aborts: counters.errors,
+            interrupts: counters.interrupts,
         };
         let expected = Totals {
             doorbells: 2,
@@ -317,6 +318,7 @@ fn the_recorded_copy_copies() {
             markers: 3,
             bytes: COPIED as u64 + 12,
             aborts: 0,
+            interrupts: 1,
         };
         assert_eq!(totals, expected, "{}", replay.name);
         // Both rings stand where the doorbells left them.

@@ -65,6 +65,7 @@ impl Account for NeuronFunction {
                 batches: self.totals.markers,
                 bytes: self.totals.bytes,
                 errors: self.totals.aborts,
+                interrupts: self.totals.interrupts,
                 resets: self.counters.resets,
                 register_reads: self.counters.register_reads,
                 register_writes: self.counters.register_writes,

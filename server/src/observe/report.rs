@@ -193,6 +193,8 @@ pub struct Counters {
     pub bytes: u64,
     /// Descriptors or engines that failed.
     pub errors: u64,
+    /// Descriptors that asked for an interrupt (`INT_EN`). None is sent: no source says where it would go.
+    pub interrupts: u64,
     /// Device and core resets acknowledged.
     pub resets: u64,
     /// Register reads served.

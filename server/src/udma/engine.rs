@@ -1,7 +1,8 @@
 //! One DMA engine: sixteen queues, two units, and the state that stops them all.
 use neuron_protocol::generation::QUEUES_PER_ENGINE;
 use neuron_protocol::registers::engine::{
-    self, ChangeState, DescPrefCfg2, EngineLocation, M2S_DESC_PREF_CFG_2, Machine, unit,
+    self, CfgLen, ChangeState, DescPrefCfg2, EngineLocation, M2S_CFG_LEN, M2S_DESC_PREF_CFG_2,
+    Machine, unit,
 };
 use neuron_protocol::registers::queue::{self, INDEX_MASK, SwCtrl};
 use neuron_protocol::registers::{Direction, iofic};
@@ -33,6 +34,7 @@ pub struct Engine {
     fault: Option<Fault>,
     disabled: bool,
     max_descriptors: u8,
+    max_packet: u32,
     /// Last error per unit: the descriptor's place and address. What hardware puts into the four words is not public.
     log: [[u32; 4]; 2],
     err_log_mask: [u32; 2],
@@ -50,6 +52,7 @@ impl Engine {
             fault: None,
             disabled: false,
             max_descriptors: 0,
+            max_packet: 0,
             log: [[0; 4]; 2],
             err_log_mask: [0; 2],
         }
@@ -87,10 +90,11 @@ impl Engine {
             return Step::Blocked;
         };
         let step = pair.step(limits, most, cx);
-        match pair.latched.take() {
-            Some(Direction::M2s) => _ = self.iofic.raise(iofic::Group::M2S, iofic::m2s::RING_ID),
-            Some(Direction::S2m) => _ = self.iofic.raise(iofic::Group::S2M, iofic::s2m::RING_ID),
-            None => {}
+        for (group, causes) in [iofic::Group::M2S, iofic::Group::S2M]
+            .into_iter()
+            .zip(std::mem::take(&mut pair.latched))
+        {
+            self.iofic.latch(group, causes);
         }
         if let Step::Fault(fault) = step {
             self.abort(fault, cx);
@@ -108,15 +112,18 @@ impl Engine {
     fn limits(&self) -> Limits {
         Limits {
             max_descriptors: self.max_descriptors,
-            check_tx_ring_id: self.iofic.aborts(iofic::Group::M2S, iofic::m2s::RING_ID),
-            check_rx_ring_id: self.iofic.aborts(iofic::Group::S2M, iofic::s2m::RING_ID),
+            max_packet: self.max_packet,
+            aborting: [
+                self.iofic.aborting(iofic::Group::M2S),
+                self.iofic.aborting(iofic::Group::S2M),
+            ],
         }
     }
 
     /// Stops on an error: cause latched, log filled, sticky until software recovers (udma §5, §9).
     pub fn abort(&mut self, fault: Fault, cx: &mut Context<'_>) {
         if let Some((group, bit)) = fault.cause() {
-            self.iofic.raise(group, bit);
+            self.iofic.latch(group, 1 << bit);
             if self.err_log_mask[unit_index(fault.direction)] & 1 << bit == 0 {
                 let address = fault.address.to_le_bytes();
                 let half = |at: usize| {
@@ -259,7 +266,21 @@ impl Engine {
                 self.max_descriptors = DescPrefCfg2::from_bits(value).max_descriptors();
                 Effect::Store
             }
+            (Direction::M2s, M2S_CFG_LEN) => {
+                self.max_packet = CfgLen::from_bits(value).max_packet();
+                Effect::Store
+            }
             _ => Effect::Store,
+        }
+    }
+
+    /// Takes the answer to a queue's request. A fault stops the engine here.
+    pub fn complete(&mut self, queue: u8, reply: Result<Vec<u8>, FaultKind>, cx: &mut Context<'_>) {
+        let limits = self.limits();
+        if let Some(pair) = self.pair_mut(queue)
+            && let Err(fault) = pair.complete(reply, limits, cx)
+        {
+            self.abort(fault, cx);
         }
     }
 

@@ -80,6 +80,20 @@ pub enum FaultKind {
         /// As programmed.
         limit: u8,
     },
+    /// A packet longer than programmed.
+    #[error("a packet of {bytes} bytes or more, where cfg_len allows {limit}")]
+    PacketTooLong {
+        /// So far.
+        bytes: u32,
+        /// As programmed.
+        limit: u32,
+    },
+    /// A ring off its boundary.
+    #[error("base or end of the ring ({length} descriptors) is not on a 256-byte boundary")]
+    RingMisaligned {
+        /// Of the ring.
+        length: u32,
+    },
     /// An operation that is not modelled.
     #[error("{operation} (meta_ctrl {meta_ctrl:#010x}) is not modelled, only plain copies are")]
     Operation {
@@ -93,12 +107,30 @@ pub enum FaultKind {
     Requested,
 }
 
+impl FaultKind {
+    /// Software may mask it and the queue goes on: bytes are lost or a rule is waived.
+    pub const fn can_go_on(&self) -> bool {
+        matches!(
+            self,
+            Self::Data(_)
+                | Self::RingId { .. }
+                | Self::FirstInPacket
+                | Self::WithoutFirst
+                | Self::TooManyDescriptors { .. }
+                | Self::PacketTooLong { .. }
+        )
+    }
+}
+
 impl Fault {
     /// Where the interrupt controller shows it, if it has a bit for it.
     pub fn cause(&self) -> Option<(iofic::Group, u8)> {
         let m2s_side = self.direction == Direction::M2s;
         let (m2s_bit, s2m_bit) = match self.kind {
-            FaultKind::Fetch(_) | FaultKind::RingInRegisters | FaultKind::RingUnset => {
+            FaultKind::Fetch(_)
+            | FaultKind::RingInRegisters
+            | FaultKind::RingUnset
+            | FaultKind::RingMisaligned { .. } => {
                 (m2s::PREFETCH_AXI_RESPONSE, s2m::PREFETCH_AXI_RESPONSE)
             }
             FaultKind::Data(_)
@@ -106,6 +138,7 @@ impl Fault {
             | FaultKind::Injected
             | FaultKind::PartialRegister => (m2s::DATA_AXI_RESPONSE, s2m::DATA_AXI_RESPONSE),
             FaultKind::RingId { .. } => (m2s::RING_ID, s2m::RING_ID),
+            FaultKind::PacketTooLong { .. } => (m2s::PACKET_LENGTH, m2s::PACKET_LENGTH),
             FaultKind::FirstInPacket => (m2s::FIRST_IN_PACKET, m2s::FIRST_IN_PACKET),
             FaultKind::WithoutFirst => (m2s::LAST_WITHOUT_FIRST, m2s::LAST_WITHOUT_FIRST),
             FaultKind::TooManyDescriptors { .. } => (m2s::MAX_DESCRIPTORS, m2s::MAX_DESCRIPTORS),

@@ -58,24 +58,22 @@ impl Iofic {
         true
     }
 
-    /// Latches a cause and its summary. Returns whether it aborts the engine.
-    pub fn raise(&mut self, group: Group, bit: u8) -> bool {
-        let registers = &mut self.groups[group.index()];
-        let flag = 1 << bit;
-        registers.cause |= flag;
-        let aborts = registers.abort_mask & flag == 0;
+    /// Latches causes and their summary.
+    pub fn latch(&mut self, group: Group, causes: u32) {
+        self.groups[group.index()].cause |= causes;
         let summary = match group {
             Group::M2S => primary_d::M2S,
             Group::S2M => primary_d::S2M,
-            _ => return aborts,
+            _ => return,
         };
-        self.groups[Group::Primary(3).index()].cause |= 1 << summary;
-        aborts
+        if causes != 0 {
+            self.groups[Group::Primary(3).index()].cause |= 1 << summary;
+        }
     }
 
-    /// Whether a cause would abort the engine.
-    pub fn aborts(&self, group: Group, bit: u8) -> bool {
-        self.groups[group.index()].abort_mask & 1 << bit == 0
+    /// The causes of a group that stop the engine.
+    pub fn aborting(&self, group: Group) -> u32 {
+        !self.groups[group.index()].abort_mask
     }
 }
 
@@ -89,7 +87,7 @@ mod tests {
         iofic.write(Group::M2S, iofic::MASK, 0xffff_ffff);
         iofic.write(Group::M2S, iofic::MASK_CLEAR, !0x3f);
         assert_eq!(iofic.read(Group::M2S, iofic::MASK), Some(0xffff_ffc0));
-        assert!(iofic.raise(Group::M2S, 8));
+        iofic.latch(Group::M2S, 1 << 8);
         assert_eq!(iofic.read(Group::M2S, iofic::CAUSE), Some(1 << 8));
         assert_eq!(iofic.read(Group::Primary(3), iofic::CAUSE), Some(1 << 8));
         iofic.write(Group::M2S, iofic::CONTROL, 0x29);
@@ -98,11 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_cause_latches_without_abort() {
+    fn the_abort_mask_tells_what_stops_the_engine() {
         let mut iofic = Iofic::default();
         iofic.write(Group::S2M, iofic::ABORT_MASK, 1 << 11);
-        assert!(!iofic.raise(Group::S2M, 11));
-        assert_eq!(iofic.read(Group::S2M, iofic::CAUSE), Some(1 << 11));
-        assert!(iofic.raise(Group::S2M, 9));
+        assert_eq!(iofic.aborting(Group::S2M), !(1 << 11));
+        assert_eq!(iofic.aborting(Group::M2S), u32::MAX);
     }
 }

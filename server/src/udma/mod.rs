@@ -291,15 +291,13 @@ impl Udma {
         if !pair.awaits() || pair.ticket != id {
             return;
         }
-        match pair.complete(reply, cx) {
-            Ok(()) => {
-                if !pair.queued {
-                    pair.queued = true;
-                    // Its turn was only interrupted.
-                    self.ready.push_front((number, queue));
-                }
-            }
-            Err(fault) => engine.abort(fault, cx),
+        engine.complete(queue, reply, cx);
+        if let Some(pair) = engine.pair_mut(queue)
+            && !pair.queued
+        {
+            pair.queued = true;
+            // Its turn was only interrupted.
+            self.ready.push_front((number, queue));
         }
     }
 }

@@ -5,12 +5,9 @@
 //! of the four barriers holds by construction: nothing is visible before what precedes it.
 use std::time::Duration;
 
-use neuron_protocol::descriptor::{
-    DESCRIPTOR_SIZE, LenCtrl, Operation, RxDescriptor, TxDescriptor,
-};
+use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, Operation, RxDescriptor, TxDescriptor};
 use neuron_protocol::marker::MARKER;
-use neuron_protocol::registers::Direction;
-use neuron_protocol::ring::RingId;
+use neuron_protocol::registers::{Direction, iofic};
 
 use super::ring::{RawDescriptor, Ring};
 use super::{Fault, FaultKind, Request};
@@ -46,6 +43,8 @@ pub struct Totals {
     pub bytes: u64,
     /// Engine aborts.
     pub aborts: u64,
+    /// Descriptors that asked for an interrupt; none is sent.
+    pub interrupts: u64,
 }
 
 /// The engine's settings that a queue obeys.
@@ -53,10 +52,25 @@ pub struct Totals {
 pub struct Limits {
     /// Most descriptors in a packet; 0 is no limit.
     pub max_descriptors: u8,
-    /// A wrong ring id in a tx descriptor aborts.
-    pub check_tx_ring_id: bool,
-    /// A wrong ring id in an rx descriptor aborts.
-    pub check_rx_ring_id: bool,
+    /// Most bytes in a packet; 0 is no limit.
+    pub max_packet: u32,
+    /// Causes that stop the engine, m2s and s2m: the complement of the abort masks (udma §9).
+    pub aborting: [u32; 2],
+}
+
+impl Limits {
+    /// Whether a fault stops the engine. One without a cause bit, or without which there is no way on, always does.
+    fn stops(&self, fault: &Fault) -> bool {
+        match fault.cause() {
+            Some((iofic::Group::M2S, bit)) if fault.kind.can_go_on() => {
+                self.aborting[0] & 1 << bit != 0
+            }
+            Some((iofic::Group::S2M, bit)) if fault.kind.can_go_on() => {
+                self.aborting[1] & 1 << bit != 0
+            }
+            _ => true,
+        }
+    }
 }
 
 /// How a step ended.
@@ -120,13 +134,15 @@ pub struct Pair {
     rx: Option<Rx>,
     /// Descriptors of the open packet so far; 0 between packets.
     packet: u32,
+    /// Bytes of the open packet so far.
+    packet_bytes: u32,
     pending: Pending,
     /// The request whose answer `pending` waits for.
     pub ticket: u64,
     /// Address and length of that request.
     asked: (u64, u64),
-    /// A wrong ring id that did not stop the engine: its cause is still to be latched.
-    pub latched: Option<Direction>,
+    /// Causes that did not stop the engine and are still to be latched, m2s and s2m.
+    pub latched: [u32; 2],
     /// In the engine's list of queues with work.
     pub queued: bool,
     /// The last doorbell: when, which ring, how many.
@@ -146,10 +162,11 @@ impl Pair {
             tx: None,
             rx: None,
             packet: 0,
+            packet_bytes: 0,
             pending: Pending::None,
             ticket: 0,
             asked: (0, 0),
-            latched: None,
+            latched: [0; 2],
             queued: false,
             last_doorbell: None,
             recorder: Recorder::default(),
@@ -195,6 +212,7 @@ impl Pair {
         self.tx = None;
         self.rx = None;
         self.packet = 0;
+        self.packet_bytes = 0;
         self.pending = Pending::None;
         self.ring_mut(direction).reset()
     }
@@ -215,6 +233,8 @@ impl Pair {
         let (length, outstanding) = (ring.length(), ring.outstanding);
         let kind = if length == 0 {
             Some(FaultKind::RingUnset)
+        } else if !ring.is_aligned() {
+            Some(FaultKind::RingMisaligned { length })
         } else if count > length - outstanding.min(length) {
             Some(FaultKind::TailOverrun {
                 count,
@@ -245,7 +265,7 @@ impl Pair {
     pub fn step(&mut self, limits: Limits, most: u32, cx: &mut Context<'_>) -> Step {
         let result = match std::mem::take(&mut self.pending) {
             Pending::None => self.advance(limits, most, cx),
-            Pending::Have(bytes) => self.put(bytes, cx),
+            Pending::Have(bytes) => self.put(bytes, limits, cx),
             awaiting => {
                 self.pending = awaiting;
                 Ok(Step::Blocked)
@@ -264,6 +284,7 @@ impl Pair {
     pub fn complete(
         &mut self,
         reply: Result<Vec<u8>, FaultKind>,
+        limits: Limits,
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
         let pending = std::mem::take(&mut self.pending);
@@ -290,7 +311,7 @@ impl Pair {
             }
         };
         match pending {
-            Pending::Fetch(direction) => self.fetched(direction, &bytes, cx),
+            Pending::Fetch(direction) => return self.fetched(direction, &bytes, limits, cx),
             Pending::Read => self.pending = Pending::Have(bytes),
             Pending::Write { bytes, marker } => self.landed(bytes, marker, cx),
             other => self.pending = other,
@@ -306,7 +327,7 @@ impl Pair {
                 && ring.cfg.prefetch()
                 && let Some((address, count)) = ring.next_fetch()
             {
-                return self.fetch(direction, address, count, cx);
+                return self.fetch(direction, address, count, limits, cx);
             }
         }
         if !(self.m2s.cfg.schedule() && self.s2m.cfg.schedule()) {
@@ -316,15 +337,17 @@ impl Pair {
             let Some(raw) = self.m2s.fetched.pop_front() else {
                 return Ok(Step::Blocked);
             };
-            self.tx = Some(self.take_tx(&raw, limits)?);
+            self.tx = Some(self.take_tx(&raw, limits, cx)?);
         }
         if self.rx.is_none() {
             let Some(raw) = self.s2m.fetched.pop_front() else {
+                // A hint to software, not an error: the tx side waits for its rx doorbell (udma §8).
+                self.latched[1] |= 1 << iofic::s2m::NO_DESCRIPTOR_HINT;
                 return Ok(Step::Blocked);
             };
-            self.rx = Some(self.take_rx(&raw, limits)?);
+            self.rx = Some(self.take_rx(&raw, cx));
         }
-        self.copy(most, cx)
+        self.copy(limits, most, cx)
     }
 
     fn fetch(
@@ -332,6 +355,7 @@ impl Pair {
         direction: Direction,
         address: u64,
         count: u32,
+        limits: Limits,
         cx: &mut Context<'_>,
     ) -> Result<Step, Fault> {
         let index = self.ring(direction).head.index;
@@ -375,88 +399,134 @@ impl Pair {
                 }
             }
         }
-        self.fetched(direction, &bytes[..filled], cx);
+        self.fetched(direction, &bytes[..filled], limits, cx)?;
         Ok(Step::Progress { bytes: 0 })
     }
 
-    fn fetched(&mut self, direction: Direction, bytes: &[u8], cx: &mut Context<'_>) {
-        let ring = self.ring_mut(direction);
-        let index = ring.head.index;
-        ring.accept(bytes);
-        let count = u32::try_from(bytes.len() / DESCRIPTOR_SIZE).unwrap_or(0);
+    /// Takes descriptors into the prefetch buffer. Their ring ids are checked here (udma §6), before any is used.
+    fn fetched(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let (descriptors, _) = bytes.as_chunks::<DESCRIPTOR_SIZE>();
+        let ring = self.ring(direction);
+        let (first, length) = (ring.head, ring.length());
+        for (nth, raw) in (0..).zip(descriptors) {
+            let position = first.advanced(nth, length);
+            // The first word is the same in both directions.
+            let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
+            let len_ctrl = descriptor.len_ctrl();
+            // A meta descriptor keeps an index where the ring id is (facts §2.3).
+            if len_ctrl.ring_id() != position.ring_id && !len_ctrl.meta() {
+                let kind = FaultKind::RingId {
+                    expected: position.ring_id.bits(),
+                    found: len_ctrl.ring_id().bits(),
+                };
+                self.refuse(
+                    limits,
+                    self.fault(direction, position.index, descriptor.source(), kind),
+                )?;
+            }
+        }
+        self.ring_mut(direction).accept(descriptors);
+        let count = u32::try_from(descriptors.len()).unwrap_or(0);
         self.record(
             cx,
             EventKind::Fetch {
                 direction,
-                index,
+                index: first.index,
                 count,
             },
         );
+        Ok(())
     }
 
-    fn take_tx(&mut self, raw: &RawDescriptor, limits: Limits) -> Result<Tx, Fault> {
+    /// Meets a fault: stops the engine, or only latches the cause where software masked it.
+    fn refuse(&mut self, limits: Limits, fault: Fault) -> Result<(), Fault> {
+        if limits.stops(&fault) {
+            return Err(fault);
+        }
+        match fault.cause() {
+            Some((iofic::Group::M2S, bit)) => self.latched[0] |= 1 << bit,
+            Some((_, bit)) => self.latched[1] |= 1 << bit,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn take_tx(
+        &mut self,
+        raw: &RawDescriptor,
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<Tx, Fault> {
         let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
-        let (len_ctrl, position) = (descriptor.len_ctrl(), self.m2s.current);
+        let (len_ctrl, index) = (descriptor.len_ctrl(), self.m2s.current.index);
         let address = descriptor.source();
-        // A meta descriptor keeps an index where the ring id is (facts §2.3).
-        let stale = !len_ctrl.meta()
-            && self.wrong_ring_id(Direction::M2s, len_ctrl, limits.check_tx_ring_id);
-        let kind = if stale {
-            Some(ring_id(position.ring_id, len_ctrl.ring_id()))
-        } else if len_ctrl.first() && self.packet > 0 {
-            Some(FaultKind::FirstInPacket)
-        } else if !len_ctrl.first() && self.packet == 0 {
-            Some(FaultKind::WithoutFirst)
-        } else if limits.max_descriptors != 0 && self.packet >= u32::from(limits.max_descriptors) {
-            Some(FaultKind::TooManyDescriptors {
-                limit: limits.max_descriptors,
-            })
-        } else if let Operation::Unsupported(operation) = descriptor.operation() {
-            Some(FaultKind::Operation {
-                operation,
-                meta_ctrl: descriptor.meta_ctrl().into_bits(),
-            })
-        } else {
-            None
+        let queue = self.queue;
+        let fault = move |kind| Fault {
+            queue,
+            direction: Direction::M2s,
+            index,
+            address,
+            kind,
         };
-        if let Some(kind) = kind {
-            return Err(self.fault(Direction::M2s, position.index, address, kind));
+        if len_ctrl.first() && self.packet > 0 {
+            let fault = fault(FaultKind::FirstInPacket);
+            self.refuse(limits, fault)?;
+            self.packet = 0;
+            self.packet_bytes = 0;
+        } else if !len_ctrl.first() && self.packet == 0 {
+            let fault = fault(FaultKind::WithoutFirst);
+            self.refuse(limits, fault)?;
+        }
+        let limit = limits.max_descriptors;
+        if limit != 0 && self.packet >= u32::from(limit) {
+            let fault = fault(FaultKind::TooManyDescriptors { limit });
+            self.refuse(limits, fault)?;
+        }
+        let (bytes, limit) = (
+            self.packet_bytes.saturating_add(len_ctrl.byte_length()),
+            limits.max_packet,
+        );
+        if limit != 0 && bytes > limit {
+            let fault = fault(FaultKind::PacketTooLong { bytes, limit });
+            self.refuse(limits, fault)?;
+        }
+        if let Operation::Unsupported(operation) = descriptor.operation() {
+            let meta_ctrl = descriptor.meta_ctrl().into_bits();
+            return Err(fault(FaultKind::Operation {
+                operation,
+                meta_ctrl,
+            }));
         }
         self.packet += 1;
+        self.packet_bytes = bytes;
+        cx.totals.interrupts += u64::from(len_ctrl.interrupt());
         Ok(Tx {
-            index: position.index,
+            index,
             address,
             left: len_ctrl.byte_length(),
             last: len_ctrl.last(),
         })
     }
 
-    /// Whether a descriptor's phase stops the engine; a mask leaves only the latched cause (udma §6).
-    fn wrong_ring_id(&mut self, direction: Direction, len_ctrl: LenCtrl, aborts: bool) -> bool {
-        let wrong = len_ctrl.ring_id() != self.ring(direction).current.ring_id;
-        if wrong && !aborts {
-            self.latched = Some(direction);
-        }
-        wrong && aborts
-    }
-
-    fn take_rx(&mut self, raw: &RawDescriptor, limits: Limits) -> Result<Rx, Fault> {
+    fn take_rx(&mut self, raw: &RawDescriptor, cx: &mut Context<'_>) -> Rx {
         let descriptor: RxDescriptor = zerocopy::transmute!(*raw);
-        let (len_ctrl, position) = (descriptor.len_ctrl(), self.s2m.current);
-        let address = descriptor.destination();
-        if self.wrong_ring_id(Direction::S2m, len_ctrl, limits.check_rx_ring_id) {
-            let kind = ring_id(position.ring_id, len_ctrl.ring_id());
-            return Err(self.fault(Direction::S2m, position.index, address, kind));
-        }
-        Ok(Rx {
-            index: position.index,
-            address,
+        let len_ctrl = descriptor.len_ctrl();
+        cx.totals.interrupts += u64::from(len_ctrl.interrupt());
+        Rx {
+            index: self.s2m.current.index,
+            address: descriptor.destination(),
             left: len_ctrl.byte_length(),
-        })
+        }
     }
 
     /// Moves bytes from the current source to the current destination, up to where either ends.
-    fn copy(&mut self, most: u32, cx: &mut Context<'_>) -> Result<Step, Fault> {
+    fn copy(&mut self, limits: Limits, most: u32, cx: &mut Context<'_>) -> Result<Step, Fault> {
         let (Some(tx), Some(rx)) = (&self.tx, &self.rx) else {
             return Ok(Step::Blocked);
         };
@@ -477,22 +547,27 @@ impl Pair {
             Verdict::Fail => return Err(self.data_fault(Direction::S2m, FaultKind::Injected)),
         }
         let from = cx.memory.resolve(source, whole as usize, Access::Read);
-        let from = from.map_err(|unmapped| self.unmapped(Direction::M2s, unmapped))?;
-        let to = cx.memory.resolve(destination, from.len(), Access::Write);
-        let to = to.map_err(|unmapped| self.unmapped(Direction::S2m, unmapped))?;
+        let from = match from {
+            Ok(from) => from,
+            Err(unmapped) => return self.lost(Direction::M2s, unmapped, whole, limits, cx),
+        };
+        let to = match cx.memory.resolve(destination, from.len(), Access::Write) {
+            Ok(to) => to,
+            Err(unmapped) => return self.lost(Direction::S2m, unmapped, whole, limits, cx),
+        };
         let bytes = to.len();
         match (from.truncated(bytes), to) {
             (Target::Memory(from), Target::Memory(to)) => {
                 let marker =
-                    memory::copy(&from, &to).map_err(|lost| self.lost(lost))? == Some(MARKER);
+                    memory::copy(&from, &to).map_err(|lost| self.truncated(lost))? == Some(MARKER);
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.landed(bytes, marker, cx);
                 Ok(Step::Progress { bytes })
             }
             (Target::Memory(from), _) => {
                 let mut data = vec![0; bytes];
-                memory::read_bytes(&from, &mut data).map_err(|lost| self.lost(lost))?;
-                self.put(data, cx)
+                memory::read_bytes(&from, &mut data).map_err(|lost| self.truncated(lost))?;
+                self.put(data, limits, cx)
             }
             (Target::Message { iova, .. }, _) => {
                 self.pending = Pending::Read;
@@ -506,19 +581,29 @@ impl Pair {
     }
 
     /// Writes bytes of the current source to the current destination.
-    fn put(&mut self, mut data: Vec<u8>, cx: &mut Context<'_>) -> Result<Step, Fault> {
+    fn put(
+        &mut self,
+        mut data: Vec<u8>,
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Fault> {
         let Some(rx) = &self.rx else {
             return Ok(Step::Blocked);
         };
-        let to = cx.memory.resolve(rx.address, data.len(), Access::Write);
-        let to = to.map_err(|unmapped| self.unmapped(Direction::S2m, unmapped))?;
+        let to = match cx.memory.resolve(rx.address, data.len(), Access::Write) {
+            Ok(to) => to,
+            Err(unmapped) => {
+                let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                return self.lost(Direction::S2m, unmapped, bytes, limits, cx);
+            }
+        };
         // A mapping may have shrunk since: the rest is read again.
         data.truncate(to.len());
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let marker = data == MARKER.to_le_bytes();
         match to {
             Target::Memory(to) => {
-                memory::write_bytes(&data, &to).map_err(|lost| self.lost(lost))?;
+                memory::write_bytes(&data, &to).map_err(|lost| self.truncated(lost))?;
                 self.landed(bytes, marker, cx);
                 Ok(Step::Progress { bytes })
             }
@@ -531,6 +616,21 @@ impl Pair {
                 Ok(Step::Request(Request::WriteRegister { offset, data }))
             }
         }
+    }
+
+    /// Bytes that cannot be moved: the engine stops, or they are lost where software masked the error.
+    fn lost(
+        &mut self,
+        direction: Direction,
+        unmapped: Unmapped,
+        bytes: u32,
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Fault> {
+        let fault = self.data_fault(direction, FaultKind::Data(unmapped));
+        self.refuse(limits, fault)?;
+        self.landed(bytes, false, cx);
+        Ok(Step::Progress { bytes })
     }
 
     /// Bytes have landed: descriptors that they finish are done, and only now do the pointers move.
@@ -555,6 +655,7 @@ impl Pair {
         }
         if packet_done {
             self.packet = 0;
+            self.packet_bytes = 0;
         }
         if buffer_done {
             self.rx = None;
@@ -594,16 +695,13 @@ impl Pair {
         );
     }
 
-    fn unmapped(&self, direction: Direction, unmapped: Unmapped) -> Fault {
-        self.data_fault(direction, FaultKind::Data(unmapped))
-    }
-
-    fn lost(&self, lost: Lost) -> Fault {
+    /// Memory that the client took away in the middle of an access.
+    fn truncated(&self, lost: Lost) -> Fault {
         let direction = match lost.access {
             Access::Read => Direction::M2s,
             Access::Write => Direction::S2m,
         };
-        self.unmapped(direction, Unmapped::Truncated)
+        self.data_fault(direction, FaultKind::Data(Unmapped::Truncated))
     }
 
     fn data_fault(&self, direction: Direction, kind: FaultKind) -> Fault {
@@ -628,12 +726,5 @@ impl Pair {
             address,
             kind,
         }
-    }
-}
-
-const fn ring_id(expected: RingId, found: RingId) -> FaultKind {
-    FaultKind::RingId {
-        expected: expected.bits(),
-        found: found.bits(),
     }
 }

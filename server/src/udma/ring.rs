@@ -6,6 +6,7 @@ use neuron_protocol::registers::Direction;
 use neuron_protocol::registers::queue::{
     self, Cfg, INDEX_MASK, Pointer, RING_BASE_LOW_MASK, Status,
 };
+use neuron_protocol::ring::ALIGNMENT;
 
 /// A descriptor as fetched.
 pub type RawDescriptor = [u8; DESCRIPTOR_SIZE];
@@ -113,12 +114,17 @@ impl Ring {
     }
 
     /// Takes fetched descriptors in.
-    pub fn accept(&mut self, bytes: &[u8]) {
-        let (descriptors, _) = bytes.as_chunks::<DESCRIPTOR_SIZE>();
+    pub fn accept(&mut self, descriptors: &[RawDescriptor]) {
         self.fetched.extend(descriptors);
         let count = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
         self.head = self.head.advanced(count, self.length);
         self.unfetched = self.unfetched.saturating_sub(count);
+    }
+
+    /// Base and end are on the boundary that prefetch reads by (contract §5.4).
+    pub fn is_aligned(&self) -> bool {
+        let end = self.address_of(self.length);
+        self.base.is_multiple_of(ALIGNMENT) && end.is_multiple_of(ALIGNMENT)
     }
 
     /// A descriptor is done: its bytes have landed.

@@ -7,8 +7,10 @@ use neuron_protocol::registers::engine::{
 use neuron_protocol::registers::queue::{self, INDEX_MASK, SwCtrl};
 use neuron_protocol::registers::{Direction, iofic};
 
+use super::context::Context;
 use super::iofic::Iofic;
-use super::pair::{Context, Limits, Pair, Step};
+use super::limits::Limits;
+use super::pair::{Pair, Step};
 use super::{Fault, FaultKind};
 use crate::observe::event::{EventKind, Scope};
 

@@ -2,9 +2,11 @@
 //!
 //! Work is done in bounded slices, queue by queue. An access that cannot be made here and now (guest memory behind
 //! messages, registers) leaves as a [`Request`] and the queue waits for its [`Udma::complete`]; others go on.
+mod context;
 mod engine;
 mod fault;
 mod iofic;
+mod limits;
 mod pair;
 mod ring;
 
@@ -15,9 +17,10 @@ use neuron_protocol::registers::Direction;
 use neuron_protocol::registers::engine::EngineLocation;
 use neuron_protocol::registers::queue::DRTP_INC;
 
+pub use context::{Context, Totals};
 pub use engine::{Effect, Engine};
 pub use fault::{Fault, FaultKind};
-pub use pair::{Context, Pair, Step, Totals};
+pub use pair::{Pair, Step};
 pub use ring::Ring;
 
 use crate::policy::{Point, Verdict};

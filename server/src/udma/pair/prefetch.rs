@@ -1,0 +1,108 @@
+//! Reading descriptors ahead of their use.
+use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, TxDescriptor};
+use neuron_protocol::registers::Direction;
+
+use super::{Pair, Pending, Step};
+use crate::memory::{self, Access, Target, Unmapped};
+use crate::observe::event::EventKind;
+use crate::policy::{Point, Verdict};
+use crate::udma::context::Context;
+use crate::udma::limits::Limits;
+use crate::udma::ring::PREFETCH_DEPTH;
+use crate::udma::{Fault, FaultKind, Request};
+
+impl Pair {
+    pub(super) fn fetch(
+        &mut self,
+        direction: Direction,
+        address: u64,
+        count: u32,
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Fault> {
+        let index = self.ring(direction).head.index;
+        let point = Point::Fetch {
+            engine: self.engine,
+            queue: self.queue,
+            direction,
+            index,
+        };
+        if cx.policies.judge(point) == Verdict::Fail {
+            return Err(self.fault(direction, index, address, FaultKind::Injected));
+        }
+        let len = count as usize * DESCRIPTOR_SIZE;
+        let mut bytes = [0; PREFETCH_DEPTH as usize * DESCRIPTOR_SIZE];
+        let mut filled = 0;
+        while filled < len {
+            let at = address.wrapping_add(filled as u64);
+            match cx.memory.resolve(at, len - filled, Access::Read) {
+                Ok(Target::Memory(slice)) => {
+                    let stretch = slice.len();
+                    memory::read_bytes(&slice, &mut bytes[filled..filled + stretch]).map_err(
+                        |_| self.fault(direction, index, at, FaultKind::Fetch(Unmapped::Truncated)),
+                    )?;
+                    filled += stretch;
+                }
+                // What is here already is used first; the rest is asked for when it is its turn.
+                Ok(Target::Message { .. }) if filled >= DESCRIPTOR_SIZE => break,
+                Ok(Target::Message { iova, len }) => {
+                    self.pending = Pending::Fetch(direction);
+                    // Whole descriptors; one that straddles two mappings is the client's to assemble.
+                    let len = (len / DESCRIPTOR_SIZE).max(1) * DESCRIPTOR_SIZE;
+                    let iova = iova.wrapping_sub(filled as u64);
+                    return Ok(Step::Request(Request::ReadGuest { iova, len }));
+                }
+                Ok(Target::Register { .. }) => {
+                    return Err(self.fault(direction, index, at, FaultKind::RingInRegisters));
+                }
+                Err(_) if filled >= DESCRIPTOR_SIZE => break,
+                Err(unmapped) => {
+                    return Err(self.fault(direction, index, at, FaultKind::Fetch(unmapped)));
+                }
+            }
+        }
+        self.fetched(direction, &bytes[..filled], limits, cx)?;
+        Ok(Step::Progress { bytes: 0 })
+    }
+
+    /// Takes descriptors into the prefetch buffer. Their ring ids are checked here (udma §6), before any is used.
+    pub(super) fn fetched(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let (descriptors, _) = bytes.as_chunks::<DESCRIPTOR_SIZE>();
+        let ring = self.ring(direction);
+        let (first, length) = (ring.head, ring.length());
+        for (nth, raw) in (0..).zip(descriptors) {
+            let position = first.advanced(nth, length);
+            // The first word is the same in both directions.
+            let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
+            let len_ctrl = descriptor.len_ctrl();
+            // A meta descriptor keeps an index where the ring id is (facts §2.3).
+            if len_ctrl.ring_id() != position.ring_id && !len_ctrl.meta() {
+                let kind = FaultKind::RingId {
+                    expected: position.ring_id.bits(),
+                    found: len_ctrl.ring_id().bits(),
+                };
+                self.refuse(
+                    limits,
+                    self.fault(direction, position.index, descriptor.source(), kind),
+                )?;
+            }
+        }
+        self.ring_mut(direction).accept(descriptors);
+        let count = u32::try_from(descriptors.len()).unwrap_or(0);
+        self.record(
+            cx,
+            EventKind::Fetch {
+                direction,
+                index: first.index,
+                count,
+            },
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! The stream between the rings: from source descriptors into destination buffers.
+use neuron_protocol::descriptor::{Operation, RxDescriptor, TxDescriptor};
+use neuron_protocol::marker::MARKER;
+use neuron_protocol::registers::Direction;
+
+use super::{Pair, Pending, Step};
+use crate::memory::{self, Access, Lost, Target, Unmapped};
+use crate::observe::event::EventKind;
+use crate::policy::{Point, Verdict};
+use crate::udma::context::Context;
+use crate::udma::limits::Limits;
+use crate::udma::ring::RawDescriptor;
+use crate::udma::{Fault, FaultKind, Request};
+
+/// A source descriptor in use.
+#[derive(Debug)]
+pub(super) struct Tx {
+    pub(super) index: u32,
+    pub(super) address: u64,
+    pub(super) left: u32,
+    pub(super) last: bool,
+}
+
+/// A destination descriptor in use.
+#[derive(Debug)]
+pub(super) struct Rx {
+    pub(super) index: u32,
+    pub(super) address: u64,
+    pub(super) left: u32,
+}
+
+impl Pair {
+    pub(super) fn take_tx(
+        &mut self,
+        raw: &RawDescriptor,
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<Tx, Fault> {
+        let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
+        let (len_ctrl, index) = (descriptor.len_ctrl(), self.m2s.current.index);
+        let address = descriptor.source();
+        let queue = self.queue;
+        let fault = move |kind| Fault {
+            queue,
+            direction: Direction::M2s,
+            index,
+            address,
+            kind,
+        };
+        if len_ctrl.first() && self.packet > 0 {
+            let fault = fault(FaultKind::FirstInPacket);
+            self.refuse(limits, fault)?;
+            self.packet = 0;
+            self.packet_bytes = 0;
+        } else if !len_ctrl.first() && self.packet == 0 {
+            let fault = fault(FaultKind::WithoutFirst);
+            self.refuse(limits, fault)?;
+        }
+        let limit = limits.max_descriptors;
+        if limit != 0 && self.packet >= u32::from(limit) {
+            let fault = fault(FaultKind::TooManyDescriptors { limit });
+            self.refuse(limits, fault)?;
+        }
+        let (bytes, limit) = (
+            self.packet_bytes.saturating_add(len_ctrl.byte_length()),
+            limits.max_packet,
+        );
+        if limit != 0 && bytes > limit {
+            let fault = fault(FaultKind::PacketTooLong { bytes, limit });
+            self.refuse(limits, fault)?;
+        }
+        if let Operation::Unsupported(operation) = descriptor.operation() {
+            let meta_ctrl = descriptor.meta_ctrl().into_bits();
+            return Err(fault(FaultKind::Operation {
+                operation,
+                meta_ctrl,
+            }));
+        }
+        self.packet += 1;
+        self.packet_bytes = bytes;
+        cx.totals.interrupts += u64::from(len_ctrl.interrupt());
+        Ok(Tx {
+            index,
+            address,
+            left: len_ctrl.byte_length(),
+            last: len_ctrl.last(),
+        })
+    }
+
+    pub(super) fn take_rx(&mut self, raw: &RawDescriptor, cx: &mut Context<'_>) -> Rx {
+        let descriptor: RxDescriptor = zerocopy::transmute!(*raw);
+        let len_ctrl = descriptor.len_ctrl();
+        cx.totals.interrupts += u64::from(len_ctrl.interrupt());
+        Rx {
+            index: self.s2m.current.index,
+            address: descriptor.destination(),
+            left: len_ctrl.byte_length(),
+        }
+    }
+
+    /// Moves bytes from the current source to the current destination, up to where either ends.
+    pub(super) fn copy(
+        &mut self,
+        limits: Limits,
+        most: u32,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Fault> {
+        let (Some(tx), Some(rx)) = (&self.tx, &self.rx) else {
+            return Ok(Step::Blocked);
+        };
+        let (source, destination) = (tx.address, rx.address);
+        let whole = tx.left.min(rx.left).min(most.max(1));
+        let point = Point::Copy {
+            engine: self.engine,
+            queue: self.queue,
+            source,
+            destination,
+        };
+        match cx.policies.judge(point) {
+            Verdict::Proceed => {}
+            Verdict::Drop => {
+                self.landed(whole, false, cx);
+                return Ok(Step::Progress { bytes: whole });
+            }
+            Verdict::Fail => return Err(self.data_fault(Direction::S2m, FaultKind::Injected)),
+        }
+        let from = cx.memory.resolve(source, whole as usize, Access::Read);
+        let from = match from {
+            Ok(from) => from,
+            Err(unmapped) => return self.lost(Direction::M2s, unmapped, whole, limits, cx),
+        };
+        let to = match cx.memory.resolve(destination, from.len(), Access::Write) {
+            Ok(to) => to,
+            Err(unmapped) => return self.lost(Direction::S2m, unmapped, whole, limits, cx),
+        };
+        let bytes = to.len();
+        match (from.truncated(bytes), to) {
+            (Target::Memory(from), Target::Memory(to)) => {
+                let marker =
+                    memory::copy(&from, &to).map_err(|lost| self.truncated(lost))? == Some(MARKER);
+                let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                self.landed(bytes, marker, cx);
+                Ok(Step::Progress { bytes })
+            }
+            (Target::Memory(from), _) => {
+                let mut data = vec![0; bytes];
+                memory::read_bytes(&from, &mut data).map_err(|lost| self.truncated(lost))?;
+                self.put(data, limits, cx)
+            }
+            (Target::Message { iova, .. }, _) => {
+                self.pending = Pending::Read;
+                Ok(Step::Request(Request::ReadGuest { iova, len: bytes }))
+            }
+            (Target::Register { offset, .. }, _) => {
+                self.pending = Pending::Read;
+                Ok(Step::Request(Request::ReadRegister { offset, len: bytes }))
+            }
+        }
+    }
+
+    /// Writes bytes of the current source to the current destination.
+    pub(super) fn put(
+        &mut self,
+        mut data: Vec<u8>,
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Fault> {
+        let Some(rx) = &self.rx else {
+            return Ok(Step::Blocked);
+        };
+        let to = match cx.memory.resolve(rx.address, data.len(), Access::Write) {
+            Ok(to) => to,
+            Err(unmapped) => {
+                let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                return self.lost(Direction::S2m, unmapped, bytes, limits, cx);
+            }
+        };
+        // A mapping may have shrunk since: the rest is read again.
+        data.truncate(to.len());
+        let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let marker = data == MARKER.to_le_bytes();
+        match to {
+            Target::Memory(to) => {
+                memory::write_bytes(&data, &to).map_err(|lost| self.truncated(lost))?;
+                self.landed(bytes, marker, cx);
+                Ok(Step::Progress { bytes })
+            }
+            Target::Message { iova, .. } => {
+                self.pending = Pending::Write { bytes, marker };
+                Ok(Step::Request(Request::WriteGuest { iova, data }))
+            }
+            Target::Register { offset, .. } => {
+                self.pending = Pending::Write { bytes, marker };
+                Ok(Step::Request(Request::WriteRegister { offset, data }))
+            }
+        }
+    }
+
+    /// Bytes that cannot be moved: the engine stops, or they are lost where software masked the error.
+    pub(super) fn lost(
+        &mut self,
+        direction: Direction,
+        unmapped: Unmapped,
+        bytes: u32,
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<Step, Fault> {
+        let fault = self.data_fault(direction, FaultKind::Data(unmapped));
+        self.refuse(limits, fault)?;
+        self.landed(bytes, false, cx);
+        Ok(Step::Progress { bytes })
+    }
+
+    /// Bytes have landed: descriptors that they finish are done, and only now do the pointers move.
+    pub(super) fn landed(&mut self, bytes: u32, marker: bool, cx: &mut Context<'_>) {
+        let (Some(tx), Some(rx)) = (&mut self.tx, &mut self.rx) else {
+            return;
+        };
+        let (tx_index, source, rx_index, destination) =
+            (tx.index, tx.address, rx.index, rx.address);
+        tx.address = tx.address.wrapping_add(u64::from(bytes));
+        tx.left = tx.left.saturating_sub(bytes);
+        rx.address = rx.address.wrapping_add(u64::from(bytes));
+        rx.left = rx.left.saturating_sub(bytes);
+        let source_done = tx.left == 0;
+        let packet_done = source_done && tx.last;
+        let buffer_done = rx.left == 0 || packet_done;
+        cx.totals.bytes += u64::from(bytes);
+        if source_done {
+            self.tx = None;
+            self.m2s.retire();
+            cx.totals.descriptors += 1;
+        }
+        if packet_done {
+            self.packet = 0;
+            self.packet_bytes = 0;
+        }
+        if buffer_done {
+            self.rx = None;
+            self.s2m.retire();
+            cx.totals.descriptors += 1;
+        }
+        self.record(
+            cx,
+            EventKind::Copy {
+                tx: tx_index,
+                rx: rx_index,
+                source,
+                destination,
+                bytes,
+            },
+        );
+        if marker {
+            cx.totals.markers += 1;
+            self.record(
+                cx,
+                EventKind::Marker {
+                    tx: tx_index,
+                    address: destination,
+                },
+            );
+        }
+    }
+
+    /// Memory that the client took away in the middle of an access.
+    pub(super) fn truncated(&self, lost: Lost) -> Fault {
+        let direction = match lost.access {
+            Access::Read => Direction::M2s,
+            Access::Write => Direction::S2m,
+        };
+        self.data_fault(direction, FaultKind::Data(Unmapped::Truncated))
+    }
+
+    pub(super) fn data_fault(&self, direction: Direction, kind: FaultKind) -> Fault {
+        let (index, address) = match direction {
+            Direction::M2s => self.tx.as_ref().map_or((0, 0), |tx| (tx.index, tx.address)),
+            Direction::S2m => self.rx.as_ref().map_or((0, 0), |rx| (rx.index, rx.address)),
+        };
+        self.fault(direction, index, address, kind)
+    }
+}

@@ -419,8 +419,13 @@ impl World {
             None,
         );
         for queue in 0..self.model.queues.len() {
-            for piece in 0..PIECES {
-                self.map(queue, piece);
+            // In one go, or piece by piece; the former is split by the first unmap.
+            if self.random.one_in(2) {
+                self.map(queue, 0, PIECES);
+            } else {
+                for piece in 0..PIECES {
+                    self.map(queue, piece, 1);
+                }
             }
         }
         self.enable();
@@ -448,7 +453,7 @@ impl World {
         self.compare();
     }
 
-    pub fn map(&mut self, queue: usize, piece: usize) {
+    pub fn map(&mut self, queue: usize, piece: usize, count: usize) {
         let shared = self.random.one_in(2);
         let offset = queue as u64 * WINDOW + piece as u64 * PIECE;
         let file = shared.then(|| self.file.try_clone().unwrap());
@@ -457,7 +462,7 @@ impl World {
             flags: (wire::map_flags::READ | wire::map_flags::WRITE).into(),
             offset: if shared { offset } else { 0 }.into(),
             iova: (RAM_BASE + offset).into(),
-            size: PIECE.into(),
+            size: (PIECE * count as u64).into(),
         };
         let kind = if shared {
             Piece::Shared
@@ -465,7 +470,7 @@ impl World {
             Piece::Message
         };
         // From here on: nothing can use it before the driver is told.
-        self.model.queues[queue].pieces[piece] = kind;
+        self.model.queues[queue].pieces[piece..piece + count].fill(kind);
         self.call(&Command::DmaMap(map), file);
     }
 

@@ -10,7 +10,7 @@ use neuron_protocol::registers::queue::{
     CFG, CRHP, Cfg, DRBP_HIGH, DRBP_LOW, DRHP, DRL, DRTP, DRTP_INC, Pointer, SwCtrl, sw_ctrl,
 };
 use neuron_protocol::registers::{Direction, misc_ram};
-use neuron_protocol::ring::MAX_SIZE;
+use neuron_protocol::ring::{ALIGNMENT, MAX_SIZE, SIZE_STEP};
 use neuron_vfio_user::function::{Config, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::report::{Account, Detail};
@@ -257,25 +257,27 @@ fn halves() -> impl Strategy<Value = Halves> {
     ]
 }
 
-/// A ring of `length` in HBM, or in guest memory with the middle at any 64 bytes of it.
+/// A ring of `length` in HBM, or in guest memory with the middle at any 256 bytes of it: base and end
+/// must be so aligned.
 fn place(length: u32, nth: u64) -> impl Strategy<Value = Place> {
     let bytes = u64::from(length) * DESCRIPTOR_SIZE as u64;
-    let reach = bytes.div_ceil(64);
+    let reach = bytes / ALIGNMENT;
     prop_oneof![
         1 => Just(Place::Hbm(HBM_RINGS + nth * 0x10_0000)),
         // The two rings are kept apart: the first ends around the middle, the second has the page after it or before.
         4 => (0..=reach).prop_map(move |into| {
-            Place::Guest(if nth == 0 { MIDDLE - 64 * into } else { MIDDLE - 64 * into + 0x8000 })
+            Place::Guest(if nth == 0 { MIDDLE - ALIGNMENT * into } else { MIDDLE - ALIGNMENT * into + 0x8000 })
         }),
         2 => (0..=reach).prop_map(move |into| {
-            Place::Guest(if nth == 0 { MIDDLE - 64 * into - 0x8000 } else { MIDDLE - 64 * into })
+            Place::Guest(if nth == 0 { MIDDLE - ALIGNMENT * into - 0x8000 } else { MIDDLE - ALIGNMENT * into })
         }),
     ]
 }
 
 /// Both rings, and never in each other's memory.
 fn rings() -> impl Strategy<Value = (u32, Place, Place)> {
-    (32u32..=300)
+    (32 / SIZE_STEP..=304 / SIZE_STEP)
+        .prop_map(|steps| steps * SIZE_STEP)
         .prop_flat_map(|length| (Just(length), place(length, 0), place(length, 1)))
         .prop_filter("the rings overlap", |(length, tx, rx)| match (tx, rx) {
             (Place::Guest(tx), Place::Guest(rx)) => {

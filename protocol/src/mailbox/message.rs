@@ -117,6 +117,12 @@ impl ResponseHeader {
         })
     }
 
+    /// CRC-32C of a register response: like a request's, over the eight bytes of the header with the CRC 0, then
+    /// `payload`. Newer firmware puts it at MR+0x1f4; no driver reads it (facts §5.3).
+    pub fn register_checksum(self, payload: &[u8]) -> u32 {
+        RequestHeader::from_words([self.to_word(), 0]).checksum(payload)
+    }
+
     /// The word of the register transport, read back from MR+0x1f0 (contract §4.2).
     pub fn to_word(self) -> u32 {
         let [s0, s1] = self.size.get().to_le_bytes();

@@ -7,12 +7,15 @@
 
 use core::num::NonZeroU8;
 
+pub mod data;
 mod message;
+mod metrics;
 
 pub use message::{
     MailboxError, REGISTER_RESPONSE_HEADER_SIZE, REQUEST_HEADER_SIZE, RESPONSE_HEADER_SIZE,
     Request, RequestHeader, Response, ResponseHeader, build_request, build_response,
 };
+pub use metrics::{MAX_POST, Metric, Metrics, TruncatedMetric};
 
 /// Length of the two host buffers of the legacy transport, in bytes: `FW_IO_MAX_SIZE`
 /// (contract §3; a request's 16-bit size cannot exceed it either).

@@ -2,6 +2,10 @@
 
 /// Firmware API version: 3 enables power reads, 7 the register mailbox.
 pub const API_VERSION: u32 = 0x000;
+/// Health check status (facts §5.1 by way of contract §12.3).
+pub const HEALTH_STATUS: u32 = 0x004;
+/// Health check sequence: heartbeat 19:12.
+pub const HEALTH_SEQUENCE: u32 = 0x00c;
 /// Routing id: the position of the device in its server.
 pub const ROUTING_ID: u32 = 0x024;
 /// Serial number, low word.
@@ -14,10 +18,18 @@ pub const SRAM_ECC: u32 = 0x040;
 pub const HBM_ECC: u32 = 0x044;
 /// Power of die 0 and, one word on, die 1: 15:0 in 1/100 %, 31:16 sample counter.
 pub const POWER: u32 = 0x054;
+/// Sample of the second die; one die on V2, and on V3 and V4 where the platform is virtual (contract §2).
+pub const POWER_DIE_1: u32 = 0x058;
 /// HBM repair state, bits 1:0.
 pub const HBM_REPAIR: u32 = 0x064;
-/// Server id 14:0, valid bit 15.
+/// Server id 14:0, valid bit 15, rack id 30:16, valid bit 31.
 pub const SERVER_ID: u32 = 0x070;
+/// Build number of the firmware.
+pub const FW_BUILD: u32 = 0x074;
+/// Reservation id, high word.
+pub const RESERVATION_HIGH: u32 = 0x080;
+/// Reservation id, low word.
+pub const RESERVATION_LOW: u32 = 0x084;
 /// Register mailbox: written 1 before the trigger.
 pub const ACK: u32 = 0x0f0;
 /// Data window of both mailboxes.
@@ -50,24 +62,40 @@ pub const RESET_DEVICE: u32 = 1;
 /// [`RESET`]: the cores of [`RESET_MAP`] (contract §7).
 pub const RESET_CORES: u32 = 2;
 
+/// Registers that firmware alone writes: what the driver writes there is lost.
+#[must_use]
+pub const fn is_read_only(offset: u32) -> bool {
+    matches!(
+        offset,
+        API_VERSION | HEALTH_STATUS | HEALTH_SEQUENCE | SERIAL_LOW | SERIAL_HIGH | SRAM_ECC
+            ..=POWER_DIE_1
+                | HBM_REPAIR
+                | SERVER_ID
+                | FW_BUILD
+                | RESERVATION_HIGH
+                | RESERVATION_LOW
+                | STATUS
+    )
+}
+
 /// Name of a register, if it is known.
 #[must_use]
 pub const fn name(offset: u32) -> Option<&'static str> {
     Some(match offset {
         API_VERSION => "api_version",
-        0x004 => "health_low",
-        0x00c => "health_high",
+        HEALTH_STATUS => "health_status",
+        HEALTH_SEQUENCE => "health_sequence",
         ROUTING_ID => "device_id",
         0x030 => "instance_partition",
         SERIAL_LOW => "serial_low",
         SERIAL_HIGH => "serial_high",
         SRAM_ECC => "sram_ecc",
         0x044..0x054 => "hbm_ecc",
-        0x054 | 0x058 => "power",
+        POWER | POWER_DIE_1 => "power",
         HBM_REPAIR => "hbm_repair",
         SERVER_ID => "server_id",
-        0x074 => "fw_build",
-        0x080 | 0x084 => "reservation_id",
+        FW_BUILD => "fw_build",
+        RESERVATION_HIGH | RESERVATION_LOW => "reservation_id",
         ACK => "ack",
         0x100..0x180 => "data",
         0x180..0x19c => "pod",

@@ -2,6 +2,7 @@
 mod ctl;
 mod device;
 mod exit;
+mod firmware;
 mod probe;
 mod qemu_args;
 mod serve;

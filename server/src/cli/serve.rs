@@ -7,10 +7,11 @@ use tracing::{error, info, warn};
 
 use super::device::{DeviceArgs, DeviceSpec, control_of};
 use super::exit::Exit;
+use super::firmware::FirmwareArgs;
 use crate::control::device::{Device, Running};
 use crate::control::ready::ReadyFd;
 use crate::control::supervisor::{self, Outcome};
-use crate::function::{Config, NeuronFunction};
+use crate::function::{Config, Firmware, NeuronFunction};
 use crate::observe::log::{Format, Log};
 use crate::observe::narrate::Narrator;
 use crate::vfio::Listener;
@@ -35,6 +36,9 @@ pub struct ServeArgs {
     /// Serial number of the first device; further devices count up [default: made from the routing id]
     #[arg(long, value_name = "N", value_parser = serial)]
     serial: Option<u64>,
+
+    #[command(flatten)]
+    firmware: FirmwareArgs,
 
     /// Let the guest map device memory (BAR4). Costs latency: with any mappable BAR, QEMU makes every register write wait
     /// for an answer, doorbells included
@@ -90,6 +94,10 @@ impl ServeArgs {
             Ok(specs) => specs,
             Err(error) => return fail(Exit::Usage, &error),
         };
+        let firmware = match self.firmware.firmware() {
+            Ok(firmware) => firmware,
+            Err(error) => return fail(Exit::Usage, &error),
+        };
         let control_path = self
             .control
             .clone()
@@ -109,7 +117,7 @@ impl ServeArgs {
             Ok(log) => log,
             Err(error) => return fail(Exit::Usage, &error),
         };
-        let exit = self.serve(&specs, listeners, &control, ready);
+        let exit = self.serve(&specs, firmware, listeners, &control, ready);
         // The path is gone before whoever waits for the process sees its end.
         drop(control);
         log.flush();
@@ -119,13 +127,14 @@ impl ServeArgs {
     fn serve(
         &self,
         specs: &[DeviceSpec],
+        firmware: Firmware,
         listeners: Vec<Listener>,
         control: &Listener,
         ready: Option<ReadyFd>,
     ) -> Exit {
         let mut devices: Vec<Arc<dyn Device>> = Vec::new();
         for ((n, spec), listener) in (0..).zip(specs).zip(listeners) {
-            match self.start(n, spec, listener) {
+            match self.start(n, spec, firmware, listener) {
                 Ok(device) => devices.push(device),
                 Err(error) => {
                     error!(device = spec.routing_id, "cannot start: {error}");
@@ -148,6 +157,7 @@ impl ServeArgs {
         &self,
         n: u8,
         spec: &DeviceSpec,
+        firmware: Firmware,
         listener: Listener,
     ) -> Result<Arc<dyn Device>, String> {
         let config = Config {
@@ -159,6 +169,7 @@ impl ServeArgs {
                 Some(first) => first.checked_add(n.into()).unwrap_or(FIRST_SERIAL),
                 None => FIRST_SERIAL + u64::from(spec.routing_id),
             },
+            firmware,
             hbm: spec.hbm,
             mmap_hbm: self.mmap_hbm,
         };

@@ -1,14 +1,18 @@
 //! The firmware window: identity, health, the two mailboxes' registers, the reset handshake of silicon.
+use std::time::Duration;
+
 use neuron_protocol::registers::misc_ram::{
-    self, ACK, API_VERSION, RESET, RESET_CORES, RESET_MAP, RESPONSE_HIGH, RESPONSE_LOW, ROUTING_ID,
-    SERIAL_HIGH, SERIAL_LOW, SIZE, STATUS, TRIGGER,
+    self, ACK, RESET, RESET_CORES, RESET_MAP, RESPONSE_HIGH, RESPONSE_LOW, ROUTING_ID, SERIAL_HIGH,
+    SERIAL_LOW, SIZE, TRIGGER,
 };
+
+use super::firmware::Firmware;
 
 /// What firmware tells about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// Firmware API version (contract §4: 0 asks least of a device).
-    pub api_version: u32,
+    /// The rest of what firmware says.
+    pub firmware: Firmware,
     /// Routing id.
     pub routing_id: u8,
     /// Serial number.
@@ -51,7 +55,9 @@ impl MiscRam {
         let half = |at: usize| {
             u32::from_le_bytes([serial[at], serial[at + 1], serial[at + 2], serial[at + 3]])
         };
-        ram.set(API_VERSION, identity.api_version);
+        for (offset, value) in identity.firmware.registers() {
+            ram.set(offset, value);
+        }
         ram.set(ROUTING_ID, u32::from(identity.routing_id));
         ram.set(SERIAL_LOW, half(0));
         ram.set(SERIAL_HIGH, half(4));
@@ -63,6 +69,14 @@ impl MiscRam {
         *self = Self::new(self.identity);
     }
 
+    /// Tells the time: the power samples follow it. Without this they are those of the start.
+    pub fn tick(&mut self, now: Duration) {
+        let words = self.identity.firmware.power_at(now);
+        for (offset, word) in (misc_ram::POWER..).step_by(4).zip(words) {
+            self.set(offset, word);
+        }
+    }
+
     /// Reads an aligned register; `None` past the window.
     pub fn read(&self, offset: u32) -> Option<u32> {
         self.words.get(offset as usize / 4).copied()
@@ -71,10 +85,10 @@ impl MiscRam {
     /// Writes an aligned register; `None` past the window.
     pub fn write(&mut self, offset: u32, value: u32) -> Option<Command> {
         let word = self.words.get_mut(offset as usize / 4)?;
-        match offset {
-            API_VERSION | STATUS => return Some(Command::None),
-            _ => *word = value,
+        if misc_ram::is_read_only(offset) {
+            return Some(Command::None);
         }
+        *word = value;
         Some(if offset == TRIGGER && value != 0 {
             self.triggered()
         } else {
@@ -126,11 +140,13 @@ impl MiscRam {
 
 #[cfg(test)]
 mod tests {
+    use neuron_protocol::registers::misc_ram::API_VERSION;
+
     use super::*;
 
     fn ram() -> MiscRam {
         MiscRam::new(Identity {
-            api_version: 0,
+            firmware: Firmware::default(),
             routing_id: 5,
             serial: 0x1_0000_0002,
         })

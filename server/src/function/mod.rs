@@ -4,11 +4,13 @@
 //! The path of an access is `region_write` -> `registers` -> the block that owns the register -> an engine's queue, and
 //! of the work it starts `run` -> [`crate::udma`] -> [`crate::memory`].
 mod config_space;
+mod firmware;
 mod mailbox;
 mod misc_ram;
 mod register_file;
 mod registers;
 mod report;
+mod requests;
 mod semaphores;
 
 use std::collections::{HashMap, VecDeque};
@@ -28,6 +30,7 @@ use crate::vfio::{
     Progress, Region, RegionMmap, SparseArea,
 };
 use config_space::{Bar, ConfigSpace};
+pub use firmware::{Ecc, Firmware, HbmRepair, MAX_API_VERSION, MAX_POWER, MAX_SERVER_ID};
 use mailbox::Mailbox;
 use misc_ram::MiscRam;
 use register_file::RegisterFile;
@@ -58,6 +61,8 @@ pub struct Config {
     pub routing_id: u8,
     /// Serial number, not 0: the driver prints an error for that (contract §4).
     pub serial: u64,
+    /// What firmware says of the card.
+    pub firmware: Firmware,
     /// Sizes and places of HBM.
     pub hbm: HbmGeometry,
     /// Let the client map HBM. Every register write is then synchronous (qemu client "MMIO").
@@ -91,6 +96,7 @@ pub struct NeuronFunction {
     udma: Udma,
     misc_ram: MiscRam,
     mailbox: Mailbox,
+    settings: firmware::Settings,
     semaphores: Semaphores,
     file: RegisterFile,
     observers: Observers,
@@ -115,7 +121,7 @@ impl NeuronFunction {
         let identity = identity(&config);
         let info = info(&config, &identity, &memory);
         let misc_ram = MiscRam::new(misc_ram::Identity {
-            api_version: 0,
+            firmware: config.firmware,
             routing_id: config.routing_id,
             serial: config.serial,
         });
@@ -123,6 +129,7 @@ impl NeuronFunction {
             pci: ConfigSpace::new(&identity),
             udma: Udma::new(generation),
             mailbox: Mailbox::default(),
+            settings: firmware::Settings::default(),
             semaphores: Semaphores::new(generation),
             file: RegisterFile::default(),
             observers: Observers::default(),
@@ -213,6 +220,8 @@ impl NeuronFunction {
         self.pci = ConfigSpace::new(&self.identity);
         self.udma.reset(|_| true);
         self.misc_ram.reset();
+        self.misc_ram.tick(self.now);
+        self.settings = firmware::Settings::default();
         self.mailbox = Mailbox::default();
         self.semaphores = Semaphores::new(self.generation);
         self.file.reset();
@@ -307,6 +316,7 @@ impl PciFunction for NeuronFunction {
 
     fn tick(&mut self, now: Duration) {
         self.now = now;
+        self.misc_ram.tick(now);
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {

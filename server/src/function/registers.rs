@@ -1,19 +1,13 @@
 //! Accesses to the register BAR and to HBM through its BAR.
 use neuron_protocol::generation::Block;
-use neuron_protocol::mailbox::{
-    self, Command as MailboxCommand, DATA_WINDOW_SIZE, RequestHeader, Status,
-};
-use neuron_protocol::registers::{RegisterName, engine, misc_ram as window};
+use neuron_protocol::registers::{RegisterName, engine};
 use rustix::io::Errno;
 use tracing::Level;
 
 use super::NeuronFunction;
-use super::mailbox::Request;
 use super::misc_ram::Command;
 use crate::memory;
-use crate::observe::event::{EventKind, Scope};
 use crate::observe::log::REGISTERS;
-use crate::policy::{Point, Verdict};
 
 impl NeuronFunction {
     /// Reads any stretch of the register BAR: memory as bytes, registers as the words that hold them.
@@ -167,100 +161,6 @@ impl NeuronFunction {
             Command::LegacyMailbox { request, response } => self.mailbox.start(request, response),
             Command::RegisterMailbox => self.register_mailbox(),
         }
-    }
-
-    /// Executes a request of the legacy mailbox.
-    pub(super) fn execute(&mut self, request: &Request) {
-        if self.policies.judge(Point::Mailbox {
-            command: request.command,
-        }) != Verdict::Proceed
-        {
-            self.mailbox = super::Mailbox::default();
-            return;
-        }
-        let (status, payload) = match MailboxCommand::from_number(request.command) {
-            Some(MailboxCommand::Read) => (Status::Ok, self.read_for_mailbox(&request.payload)),
-            Some(MailboxCommand::PostToCw) => (Status::Ok, Vec::new()),
-            _ => (Status::UnknownCommand, Vec::new()),
-        };
-        self.note_mailbox(request.command, request.sequence.get(), status);
-        if let Err(error) = self.mailbox.answer(status, &payload) {
-            tracing::warn!(%error, "mailbox request not answered");
-        }
-    }
-
-    /// One word per device-side address asked for; 0 where no register stands (contract §4.1).
-    fn read_for_mailbox(&mut self, payload: &[u8]) -> Vec<u8> {
-        let addresses = payload
-            .chunks_exact(8)
-            .filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes));
-        addresses
-            .take(mailbox::MAX_READ_REGISTERS)
-            .flat_map(|address| {
-                let mut word = [0; 4];
-                if let Some((offset, left)) = self.generation.soc_to_bar(address)
-                    && left >= 4
-                {
-                    self.read_registers(offset, &mut word);
-                }
-                word
-            })
-            .collect()
-    }
-
-    /// The register mailbox (contract §4.2): header and answer in the window, done when the trigger reads 0.
-    fn register_mailbox(&mut self) {
-        let word = |ram: &super::MiscRam, offset| ram.read(offset).unwrap_or(0);
-        let header = RequestHeader::from_words([
-            word(&self.misc_ram, window::REQUEST_HIGH),
-            word(&self.misc_ram, window::REQUEST_LOW),
-        ]);
-        let mut data = [0; DATA_WINDOW_SIZE];
-        for (offset, chunk) in (window::DATA..).step_by(4).zip(data.chunks_exact_mut(4)) {
-            chunk.copy_from_slice(&word(&self.misc_ram, offset).to_le_bytes());
-        }
-        let (sequence, status) = match mailbox::Request::from_parts(header, &data) {
-            Ok(request) => {
-                if self.policies.judge(Point::Mailbox {
-                    command: request.command,
-                }) != Verdict::Proceed
-                {
-                    return;
-                }
-                let known =
-                    MailboxCommand::from_number(request.command) == Some(MailboxCommand::PostToCw);
-                let status = if known {
-                    Status::Ok
-                } else {
-                    Status::UnknownCommand
-                };
-                self.note_mailbox(request.command, request.sequence.get(), status);
-                (request.sequence.get(), status)
-            }
-            Err(error) => {
-                tracing::warn!(%error, "register mailbox request refused");
-                (header.sequence, Status::Failed)
-            }
-        };
-        // The size counts eight bytes of header in this form (facts §5.3).
-        let response = mailbox::ResponseHeader {
-            sequence,
-            status: status.into(),
-            size: 8.into(),
-        };
-        self.misc_ram.set(window::REQUEST_HIGH, response.to_word());
-        self.misc_ram.set(window::TRIGGER, 0);
-    }
-
-    fn note_mailbox(&mut self, command: u8, sequence: u8, status: Status) {
-        self.observers.emit(
-            Scope::Device,
-            EventKind::Mailbox {
-                command,
-                sequence,
-                status: status.into(),
-            },
-        );
     }
 
     /// Reads HBM through its BAR; the gaps between stacks read 0.

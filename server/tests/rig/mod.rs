@@ -14,7 +14,7 @@ use neuron_protocol::cycle::{
 use neuron_protocol::generation::{Block, Generation, Platform, Product};
 use neuron_protocol::registers::Direction;
 use neuron_protocol::ring::RingSize;
-use neuron_vfio_user::function::{Config, NeuronFunction};
+use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::event::{Event, EventKind, Observer};
 use neuron_vfio_user::vfio::{DmaMap, DmaRequest, PciFunction, Progress, Protection};
@@ -68,15 +68,25 @@ fn memfd(size: u64) -> OwnedFd {
 impl Rig {
     /// A device that may master the bus, with RAM mapped.
     pub fn new(product: Product, platform: Platform) -> Self {
-        Self::build(product, platform, false)
+        Self::build(product, platform, Firmware::default(), false)
     }
 
     /// The same with RAM behind messages.
     pub fn by_message(product: Product, platform: Platform) -> Self {
-        Self::build(product, platform, true)
+        Self::build(product, platform, Firmware::default(), true)
     }
 
-    fn build(product: Product, platform: Platform, by_message: bool) -> Self {
+    /// One with firmware that says something, RAM mapped or behind messages.
+    pub fn with_firmware(
+        product: Product,
+        platform: Platform,
+        firmware: Firmware,
+        by_message: bool,
+    ) -> Self {
+        Self::build(product, platform, firmware, by_message)
+    }
+
+    fn build(product: Product, platform: Platform, firmware: Firmware, by_message: bool) -> Self {
         let generation = product.generation();
         let hbm = HbmGeometry::new(generation, platform, None).unwrap();
         let config = Config {
@@ -84,6 +94,7 @@ impl Rig {
             platform,
             routing_id: 0,
             serial: 1,
+            firmware,
             hbm,
             mmap_hbm: false,
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use neuron_protocol::cycle::{Delay, HostMemory, Registers};
 use neuron_protocol::generation::Product;
-use neuron_vfio_user::function::{Config, NeuronFunction};
+use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::event::{Event, EventKind, Observer, Scope};
 use neuron_vfio_user::vfio::codec::wire::{self, Header, command, flags};
@@ -123,6 +123,7 @@ impl World {
             routing_id: 0,
             serial: 1,
             hbm: HbmGeometry::new(generation, platform, None).unwrap(),
+            firmware: Firmware::default(),
             mmap_hbm: false,
         });
         let mut function = function.unwrap();

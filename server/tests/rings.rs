@@ -11,7 +11,7 @@ use neuron_protocol::registers::queue::{
 };
 use neuron_protocol::registers::{Direction, misc_ram};
 use neuron_protocol::ring::{ALIGNMENT, MAX_SIZE, SIZE_STEP};
-use neuron_vfio_user::function::{Config, NeuronFunction};
+use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::report::{Account, Detail};
 use neuron_vfio_user::vfio::{DmaMap, DmaRequest, DmaUnmap, PciFunction, Progress};
@@ -68,6 +68,7 @@ impl Bench {
             routing_id: 0,
             serial: 1,
             hbm: HbmGeometry::new(generation, platform, None).unwrap(),
+            firmware: Firmware::default(),
             mmap_hbm: false,
         })
         .unwrap();

@@ -73,7 +73,11 @@ pub struct Config {
 #[derive(Clone, Copy, Debug)]
 enum Asker {
     Udma(u64),
-    Mailbox { len: usize },
+    Mailbox {
+        len: usize,
+    },
+    /// Nobody any more: a reset dropped the work, but the client has the message and may still be writing.
+    Dropped,
 }
 
 /// Totals that are not the engines'.
@@ -108,6 +112,8 @@ pub struct NeuronFunction {
     outgoing: VecDeque<(u64, DmaRequest)>,
     askers: HashMap<u64, Asker>,
     next_dma: u64,
+    /// A reset is done but for what the client still has of before.
+    reset_pending: bool,
 }
 
 impl NeuronFunction {
@@ -140,6 +146,7 @@ impl NeuronFunction {
             outgoing: VecDeque::new(),
             askers: HashMap::new(),
             next_dma: 0,
+            reset_pending: false,
             config,
             generation,
             info,
@@ -189,8 +196,9 @@ impl NeuronFunction {
                 self.udma.reset(|_| true);
                 self.semaphores = Semaphores::new(generation);
                 self.mailbox = Mailbox::default();
-                self.askers.clear();
-                self.outgoing.clear();
+                for asker in self.askers.values_mut() {
+                    *asker = Asker::Dropped;
+                }
             }
             Some(map) => {
                 for core in (0..generation.cores).filter(|core| map & 1 << core != 0) {
@@ -205,6 +213,15 @@ impl NeuronFunction {
                 }
             }
         }
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        outgoing.retain(|(id, _)| {
+            let wanted = self.wants_dma(*id);
+            if !wanted {
+                self.askers.remove(id);
+            }
+            wanted
+        });
+        self.outgoing = outgoing;
         self.counters.resets += 1;
         self.observers.emit(
             Scope::Device,
@@ -213,6 +230,19 @@ impl NeuronFunction {
             },
         );
         true
+    }
+
+    /// Whether the client has messages whose work a reset dropped: what they write comes after the reset.
+    fn drains(&self) -> bool {
+        self.askers.keys().any(|id| !self.wants_dma(*id))
+    }
+
+    /// Acknowledges a reset once nothing of before can be written any more.
+    fn finish_reset(&mut self) {
+        if self.reset_pending && !self.drains() {
+            self.reset_pending = false;
+            self.misc_ram.acknowledge_reset();
+        }
     }
 
     /// Power-on state of everything but memory maps and the account.
@@ -227,6 +257,7 @@ impl NeuronFunction {
         self.file.reset();
         self.outgoing.clear();
         self.askers.clear();
+        self.reset_pending = false;
     }
 
     fn ask(&mut self, asker: Asker, request: DmaRequest) {
@@ -450,7 +481,7 @@ impl PciFunction for NeuronFunction {
 
     fn wants_dma(&self, id: u64) -> bool {
         match self.askers.get(&id) {
-            None => false,
+            None | Some(Asker::Dropped) => false,
             Some(Asker::Udma(id)) => self.udma.awaits(*id),
             Some(Asker::Mailbox { .. }) => true,
         }
@@ -462,7 +493,7 @@ impl PciFunction for NeuronFunction {
 
     fn dma_reply(&mut self, id: u64, reply: DmaReply) {
         match self.askers.remove(&id) {
-            None => {}
+            None | Some(Asker::Dropped) => {}
             Some(Asker::Udma(id)) => {
                 let (udma, mut context) = self.engines();
                 udma.complete(id, reply.map_err(FaultKind::Client), &mut context);
@@ -473,6 +504,7 @@ impl PciFunction for NeuronFunction {
                 }
             }
         }
+        self.finish_reset();
     }
 }
 

@@ -70,8 +70,10 @@ impl NeuronFunction {
                 Block::Udma => self.udma.read(at.index, engine::locate(at.offset)?),
                 Block::MiscRam => self.misc_ram.read(at.offset),
                 Block::CoreTile | Block::TopSp => self.semaphores.read(at),
-                // Done is 0: resets take no time (contract §7).
-                Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => Some(0),
+                // Done is 0 (contract §7): resets take no time but for what the client still has of before.
+                Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => {
+                    Some(self.drains().into())
+                }
                 _ => None,
             });
         let value = known.unwrap_or_else(|| {
@@ -155,7 +157,8 @@ impl NeuronFunction {
             Command::None => {}
             Command::Reset(map) => {
                 if self.reset_cores(map) {
-                    self.misc_ram.acknowledge_reset();
+                    self.reset_pending = true;
+                    self.finish_reset();
                 }
             }
             Command::LegacyMailbox { request, response } => self.mailbox.start(request, response),

@@ -606,6 +606,7 @@ impl Run {
     fn request_reset(&mut self, kind: u32, map: u32) {
         let ram = self.device.generation.misc_ram;
         self.sim.with(|world| {
+            world.late = true;
             for (register, value) in [
                 (misc_ram::RESET_MAP, map),
                 (misc_ram::RESET, kind),
@@ -618,6 +619,7 @@ impl Run {
                 looks += 1;
                 assert!(looks < 10_000, "a reset is not acknowledged");
             }
+            world.late = false;
         });
     }
 

@@ -102,6 +102,10 @@ pub struct World {
     replies: HashMap<u16, (u32, Vec<u8>)>,
     /// Answers to DMA messages that the client has yet to send.
     unsent: Vec<Vec<u8>>,
+    /// The client makes writes only when it answers them.
+    pub late: bool,
+    /// Writes that it has yet to make.
+    postponed: Vec<(u64, Vec<u8>)>,
     next_id: u16,
     file: OwnedFd,
     ram: MmapRegion,
@@ -154,6 +158,8 @@ impl World {
             received: Vec::new(),
             replies: HashMap::new(),
             unsent: Vec::new(),
+            late: false,
+            postponed: Vec::new(),
             next_id: 0,
             file,
             ram,
@@ -186,6 +192,7 @@ impl World {
             7 | 8 => self.deliver_to_client(),
             _ => {
                 if !self.unsent.is_empty() {
+                    self.make_postponed();
                     let nth = self.random.size(self.unsent.len());
                     let reply = self.unsent.swap_remove(nth);
                     self.sent.extend(reply);
@@ -322,11 +329,22 @@ impl World {
                 self.writes.iter().any(asked),
                 "{iova:#x}+{len:#x} written after a reset was acknowledged"
             );
-            self.store(iova, data);
-            self.model.written(iova, len);
+            if self.late {
+                self.postponed.push((iova, data.to_vec()));
+            } else {
+                self.store(iova, data);
+                self.model.written(iova, len);
+            }
             Reply::DmaWrite { iova, count }.encode(id, &mut reply);
         }
         self.unsent.push(reply);
+    }
+
+    fn make_postponed(&mut self) {
+        for (iova, data) in std::mem::take(&mut self.postponed) {
+            self.store(iova, &data);
+            self.model.written(iova, data.len());
+        }
     }
 
     /// The client writes its memory.
@@ -449,6 +467,7 @@ impl World {
         self.received.clear();
         self.replies.clear();
         self.unsent.clear();
+        self.postponed.clear();
         self.writes.clear();
         self.model.disconnected();
         self.compare();
@@ -494,6 +513,14 @@ impl World {
 
     /// From now on nothing of before may be written; `None` is the whole device.
     pub fn acknowledged(&mut self, queue: Option<usize>) {
+        let concerns =
+            |iova: u64| queue.is_none_or(|queue| ((iova - RAM_BASE) / WINDOW) as usize == queue);
+        for (iova, _) in &self.postponed {
+            assert!(
+                !concerns(*iova),
+                "{iova:#x} is still to be written after a reset"
+            );
+        }
         self.writes.retain(|(iova, _)| {
             queue.is_some_and(|queue| ((iova - RAM_BASE) / WINDOW) as usize != queue)
         });

@@ -4,11 +4,13 @@
 //! boot. [`lane::run`] starts the servers, waits until each says that it is ready, starts QEMU, reads the guest's console
 //! ([`guest_line`] for what `init` says, [`judge`] for what the kernel says, [`bars`] for the PCI scan), takes the
 //! devices' own [`account`] while QEMU is still connected, and takes everything down. [`outcome`] holds the exit codes.
+//! [`matrix`] runs many lanes and joins what came out of them.
 pub mod accel;
 pub mod account;
 pub mod artifacts;
 pub mod bars;
 pub mod capture;
+pub mod coverage;
 pub mod cpio;
 pub mod demo;
 pub mod dev;
@@ -16,6 +18,7 @@ pub mod guest_line;
 pub mod initramfs;
 pub mod judge;
 pub mod lane;
+pub mod matrix;
 pub mod module;
 pub mod options;
 pub mod outcome;

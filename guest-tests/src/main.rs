@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use neuron_guest_tests::demo::DemoOptions;
 use neuron_guest_tests::dev::DevOptions;
+use neuron_guest_tests::matrix::cli::MatrixOptions;
 use neuron_guest_tests::options::GuestOptions;
 use neuron_guest_tests::outcome::{EXIT_CODES, Failure, exit_code};
 use neuron_guest_tests::progress::Progress;
-use neuron_guest_tests::{demo, dev, lane};
+use neuron_guest_tests::{demo, dev, lane, matrix};
 
 /// Boots a QEMU guest with emulated Neuron devices, loads a driver, runs scenarios, and judges guest and devices
 #[derive(Parser)]
@@ -31,6 +32,9 @@ enum Command {
     /// One run, and a table of what it measured (scripts/demo)
     #[command(after_help = EXIT_CODES)]
     Demo(DemoOptions),
+    /// Many runs, one result (scripts/matrix)
+    #[command(after_help = matrix::EXIT_CODES)]
+    Matrix(MatrixOptions),
 }
 
 fn main() -> ExitCode {
@@ -43,21 +47,28 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Run(options) => options
             .lane(&mut progress)
-            .and_then(|lane| dev::run_and_print(&lane, &mut progress)),
-        Command::Dev(options) => dev::run(options, &mut progress),
-        Command::Demo(options) => demo::run(options, &mut progress),
+            .and_then(|lane| dev::run_and_print(&lane, &mut progress))
+            .map(code),
+        Command::Dev(options) => dev::run(options, &mut progress).map(code),
+        Command::Demo(options) => demo::run(options, &mut progress).map(code),
+        Command::Matrix(options) => matrix::cli::main(options, &mut progress),
     };
     progress.clear();
     let interrupted = lane::INTERRUPTED
         .load(Ordering::Relaxed)
         .then_some(Failure::Interrupted);
     match result {
-        Ok(verdict) => exit_code(verdict),
+        Ok(_) if interrupted.is_some() => exit_code(interrupted),
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("setup error: {error:#}");
             exit_code(interrupted.or(Some(Failure::Setup)))
         }
     }
+}
+
+fn code(verdict: Option<Failure>) -> u8 {
+    verdict.map_or(0, Failure::code)
 }
 
 /// The first SIGINT, SIGTERM or SIGHUP ends the run in order; a second one of the same kind ends the launcher, and the

@@ -1,10 +1,11 @@
 //! What a kernel module file says about itself, read before a guest is booted with it.
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectKind, ObjectSection};
+use object::{Object, ObjectKind, ObjectSection, SectionKind};
 
 /// A real driver with debug information has 9 MB.
 const MAX_MODULE: u64 = 256 << 20;
@@ -86,6 +87,19 @@ impl Module {
         })
     }
 
+    /// Device ids of one vendor in the module's `struct pci_device_id` tables. The `alias` lines of `.modinfo` are no
+    /// substitute: real drivers export an empty or stale table there and bind by another one.
+    pub fn pci_ids(&self, vendor: u16) -> BTreeSet<u16> {
+        let Ok(elf) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else {
+            return BTreeSet::new();
+        };
+        elf.sections()
+            .filter(|s| matches!(s.kind(), SectionKind::Data | SectionKind::ReadOnlyData))
+            .filter_map(|s| s.data().ok())
+            .flat_map(|data| pci_entries(data, vendor))
+            .collect()
+    }
+
     /// Refuses a module that this kernel would not load.
     ///
     /// # Errors
@@ -104,9 +118,61 @@ impl Module {
     }
 }
 
+/// An entry begins with four words: vendor, device, and two subsystem ids that are all ones for "any".
+fn pci_entries(data: &[u8], vendor: u16) -> impl Iterator<Item = u16> {
+    let words: Vec<u32> = data
+        .chunks_exact(4)
+        .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+        .collect();
+    let entry = move |w: &[u32]| match w {
+        [v, device, u32::MAX, u32::MAX] if *v == u32::from(vendor) => u16::try_from(*device).ok(),
+        _ => None,
+    };
+    let found: Vec<u16> = words.windows(4).filter_map(entry).collect();
+    found.into_iter()
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use object::write::{Object as Writer, StandardSegment};
+    use object::{Architecture, BinaryFormat, Endianness};
+
     use super::*;
+
+    /// A file that passes for a module of a version, with a PCI table.
+    pub(crate) fn module_file(version: &str, pci_ids: &[u16]) -> Vec<u8> {
+        let mut file = Writer::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+        let segment = file.segment_name(StandardSegment::Data).to_vec();
+        let info = file.add_section(segment.clone(), b".modinfo".to_vec(), SectionKind::Data);
+        let text = format!("version={version}\0name=neuron\0vermagic=6.1.0-test SMP\0");
+        file.append_section_data(info, text.as_bytes(), 1);
+        let table = file.add_section(segment, b".rodata".to_vec(), SectionKind::ReadOnlyData);
+        for id in pci_ids {
+            let entry: [u32; 10] = [0x1d0f, u32::from(*id), u32::MAX, u32::MAX, 0, 0, 0, 0, 0, 0];
+            let bytes: Vec<u8> = entry.iter().flat_map(|w| w.to_le_bytes()).collect();
+            file.append_section_data(table, &bytes, 8);
+        }
+        file.write().unwrap()
+    }
+
+    #[test]
+    fn pci_table_is_found_and_stale_aliases_are_not_taken_for_it() {
+        let ids = |file: Vec<u8>| Module::parse(file).unwrap().pci_ids(0x1d0f);
+        assert_eq!(
+            ids(module_file("2.1", &[0x7164, 0x7564])),
+            BTreeSet::from([0x7164, 0x7564])
+        );
+        assert!(ids(module_file("2.1\0alias=pci:v00001d0fd00007064sv*", &[])).is_empty());
+        // Another vendor's, or one bound to a subsystem.
+        let table = |words: [u32; 4]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            pci_entries(&bytes, 0x1d0f).count()
+        };
+        assert_eq!(table([0x1d0f, 0x7164, u32::MAX, u32::MAX]), 1);
+        assert_eq!(table([0x8086, 0x7164, u32::MAX, u32::MAX]), 0);
+        assert_eq!(table([0x1d0f, 0x0001_7164, u32::MAX, u32::MAX]), 0);
+        assert_eq!(table([0x1d0f, 0x7164, 0, 0]), 0);
+    }
 
     #[test]
     fn files_that_are_no_module_are_told_apart() {

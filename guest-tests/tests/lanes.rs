@@ -3,7 +3,6 @@
 //! A lane is a command line of `scripts/guest`, so that a red one can be run alone. Lanes run one at a time, across
 //! processes too, since the driver's budgets are real time. `cargo test -p neuron-guest-tests --test lanes -- trn2/qemu`
 //! runs those whose name contains the text.
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -15,7 +14,7 @@ use neuron_guest_tests::options::GuestOptions;
 use neuron_guest_tests::outcome::{Failure, verdict};
 use neuron_guest_tests::progress::Progress;
 use neuron_guest_tests::report::Report;
-use neuron_guest_tests::{artifacts, lane, print};
+use neuron_guest_tests::{artifacts, coverage, lane, print};
 use rustix::fs::{FlockOperation, flock};
 
 /// A lane's name and its options for `scripts/guest`.
@@ -192,25 +191,8 @@ fn check(case: &Case) -> Result<(), String> {
 /// Every scenario that was asked for has a result on every device, and it is a pass.
 fn guest_did_all(options: &GuestOptions, report: &Report) -> Vec<String> {
     let mut wrong = Vec::new();
-    let asked: Vec<String> = match options.scenario.as_str() {
-        "all" => known_scenarios(),
-        names => names.split(',').map(str::to_owned).collect(),
-    };
-    for name in &asked {
-        let devices: BTreeSet<&str> = report
-            .scenarios
-            .iter()
-            .filter(|s| s.name == *name)
-            .map(|s| s.device.as_str())
-            .collect();
-        if !devices.contains("all") && devices.len() != usize::from(options.devices) {
-            wrong.push(format!(
-                "scenario {name} has results for {} of {} devices",
-                devices.len(),
-                options.devices
-            ));
-        }
-    }
+    let asked = coverage::asked(&options.scenario, &coverage::known());
+    wrong.extend(coverage::shortfalls(&asked, options.devices, report));
     for result in report
         .scenarios
         .iter()
@@ -280,21 +262,6 @@ fn device_saw_it(options: &GuestOptions, report: &Report) -> Vec<String> {
         );
     }
     wrong
-}
-
-fn known_scenarios() -> Vec<String> {
-    let list = artifacts::init()
-        .ok()
-        .and_then(|init| Command::new(init).arg("list").output().ok());
-    let text = list
-        .map(|l| String::from_utf8_lossy(&l.stdout).into_owned())
-        .unwrap_or_default();
-    let names = text.lines().filter_map(|l| l.split_whitespace().next());
-    // Those that fail on purpose are not part of `all`.
-    names
-        .filter(|n| !n.starts_with("self_"))
-        .map(str::to_owned)
-        .collect()
 }
 
 /// What is tested is what the sources say, not what was built last week.

@@ -48,7 +48,8 @@ pub const SYNC_THRESHOLD: u32 = H2T_DESC_COUNT / 2 - GUARD - 1;
 /// The drivers 2.24.7.0 and 2.25.4.0 compare the number of descriptors staged *so far* with
 /// [`SYNC_THRESHOLD`] and stage one more when they are equal, so the threshold is 2031 and the
 /// batch 2032. The seed's listing (2.27.4.0) counts before it compares, which would give 2031.
-/// A device must take either; the write barrier is on the last one in both.
+/// A device must take either; the write barrier is on the last one in both. Watched at the device:
+/// both drivers ring 2033 for a full batch.
 pub const FULL_BATCH_DATA: u32 = SYNC_THRESHOLD + 1;
 
 /// Descriptors allocated for a ring of `requested` ones: 64 below 32, else the next power of two

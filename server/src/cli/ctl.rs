@@ -19,6 +19,14 @@ pub struct CtlArgs {
     #[arg(value_enum)]
     report: Report,
 
+    /// For notify: the block (core, topsp or sdma), which of its kind, the queue (0 to 15), the entry in hexadecimal
+    #[arg(value_name = "BLOCK INDEX QUEUE HEX", num_args = 0..=4)]
+    words: Vec<String>,
+
+    /// For notify: routing id of the device; not needed for the only one
+    #[arg(long, value_name = "ID")]
+    device: Option<u8>,
+
     /// Print JSON: an array with one object per device
     #[arg(long)]
     json: bool,
@@ -42,6 +50,8 @@ enum Report {
     Status,
     /// Also descriptors near head and tail, DMA maps, flight recorders and registers by name
     Dump,
+    /// Write an entry into a notification queue that the guest's driver has set up, so that what polls it sees one
+    Notify,
 }
 
 impl CtlArgs {
@@ -55,17 +65,33 @@ impl CtlArgs {
             eprintln!("error: give --control or --socket");
             return Exit::Usage;
         };
+        let json = self.json;
         let detail = match self.report {
-            Report::Status => Detail::Status,
-            Report::Dump => Detail::Dump,
+            Report::Status => Some(Detail::Status),
+            Report::Dump => Some(Detail::Dump),
+            Report::Notify => None,
         };
-        match client::ask(
-            &path,
-            Request {
-                detail,
-                json: self.json,
+        let request = match detail {
+            Some(_) if !self.words.is_empty() => {
+                eprintln!(
+                    "error: {:?} is too much: only notify takes more words",
+                    self.words[0]
+                );
+                return Exit::Usage;
+            }
+            Some(detail) => Request::Report { detail, json },
+            None => match self.words.join(" ").parse() {
+                Ok(notify) => Request::Notify {
+                    device: self.device,
+                    notify,
+                },
+                Err(error) => {
+                    eprintln!("error: notify: {error}");
+                    return Exit::Usage;
+                }
             },
-        ) {
+        };
+        match client::ask(&path, &request) {
             Ok(answer) if answer.starts_with(ERROR) => {
                 eprint!("{answer}");
                 Exit::Failed

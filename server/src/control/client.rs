@@ -15,7 +15,7 @@ const MAX_ANSWER: u64 = 64 << 20;
 ///
 /// # Errors
 /// Nobody listens, or the answer did not come in time.
-pub fn ask(socket: &Path, request: Request) -> io::Result<String> {
+pub fn ask(socket: &Path, request: &Request) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

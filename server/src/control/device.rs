@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::observe::log::thread_name;
 use crate::observe::report::{Account, Detail, DeviceReport, WireReport};
+use crate::policy::{Notify, Operate, Posted};
 use crate::vfio::{Handle, Listener, PciFunction, ServeError, Server};
 
 /// Requests that may wait for one device thread. Half of what its queue takes, since each asks twice: so asking never
@@ -29,6 +30,12 @@ pub trait Device: Send + Sync + 'static {
 
     /// Asks the device thread for its account. Blocks for `patience` at most; `None` if the thread did not answer.
     fn report(&self, detail: Detail, patience: Duration) -> Option<DeviceReport>;
+
+    /// Has the device post a notification. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// Why not.
+    fn notify(&self, notify: Notify, patience: Duration) -> Result<Posted, String>;
 
     /// Asks the thread to end. Returns at once; may be called again.
     fn stop(&self);
@@ -79,7 +86,7 @@ impl Drop for Waiting {
     }
 }
 
-impl<F: PciFunction + Account + Send + 'static> Device for Running<F> {
+impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> {
     fn routing_id(&self) -> u8 {
         self.routing_id
     }
@@ -105,6 +112,20 @@ impl<F: PciFunction + Account + Send + 'static> Device for Running<F> {
             refused: wire.counters.refused,
         };
         Some(report)
+    }
+
+    fn notify(&self, notify: Notify, patience: Duration) -> Result<Posted, String> {
+        let waiting = Waiting::new(&self.waiting);
+        let waiting = waiting.ok_or("too many requests wait for the device")?;
+        let (sender, receiver) = sync_channel(1);
+        let answer = move |function: &mut F| {
+            // Fails only if nobody waits any more.
+            let _ = sender.send(function.notify(&notify));
+            drop(waiting);
+        };
+        let gone = "the device thread does not answer; the log may say why";
+        self.handle.send(answer).map_err(|_| gone)?;
+        receiver.recv_timeout(patience).map_err(|_| gone)?
     }
 
     fn stop(&self) {
@@ -146,6 +167,12 @@ mod tests {
     impl Account for Fragile {
         fn report(&self, _detail: Detail) -> DeviceReport {
             DeviceReport::default()
+        }
+    }
+
+    impl Operate for Fragile {
+        fn notify(&mut self, _notify: &Notify) -> Result<Posted, String> {
+            Err("nowhere".to_owned())
         }
     }
 

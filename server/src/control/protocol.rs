@@ -1,32 +1,56 @@
 //! The control socket's language: one request line, an answer until end of file.
 //!
-//! `status`, `status json`, `dump`, `dump json`. An answer that begins with `error: ` is one.
+//! `status`, `status json`, `dump`, `dump json`, `notify DEVICE BLOCK INDEX QUEUE HEX` where DEVICE is a routing id or `-`
+//! for the only device. An answer that begins with `error: ` is one.
 use std::fmt;
 use std::str::FromStr;
 
 use crate::observe::report::Detail;
+use crate::policy::Notify;
 
 /// Longest request line, newline included.
-pub const MAX_REQUEST: usize = 64;
+pub const MAX_REQUEST: usize = 640;
 /// What a failed request's answer begins with.
 pub const ERROR: &str = "error: ";
 
 /// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Which report.
-    pub detail: Detail,
-    /// As JSON: an array of devices.
-    pub json: bool,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Say how it is.
+    Report {
+        /// Which report.
+        detail: Detail,
+        /// As JSON: an array of devices.
+        json: bool,
+    },
+    /// Post a notification.
+    Notify {
+        /// Routing id of the device; not needed for the only one.
+        device: Option<u8>,
+        /// What and where.
+        notify: Notify,
+    },
 }
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.detail {
-            Detail::Status => "status",
-            Detail::Dump => "dump",
-        })?;
-        f.write_str(if self.json { " json" } else { "" })
+        match self {
+            Self::Report { detail, json } => {
+                f.write_str(match detail {
+                    Detail::Status => "status",
+                    Detail::Dump => "dump",
+                })?;
+                f.write_str(if *json { " json" } else { "" })
+            }
+            Self::Notify {
+                device: Some(device),
+                notify,
+            } => write!(f, "notify {device} {notify}"),
+            Self::Notify {
+                device: None,
+                notify,
+            } => write!(f, "notify - {notify}"),
+        }
     }
 }
 
@@ -38,9 +62,21 @@ impl FromStr for Request {
         let detail = match words.next() {
             Some("status") => Detail::Status,
             Some("dump") => Detail::Dump,
+            Some("notify") => {
+                let device =
+                    match words.next() {
+                        Some("-") => None,
+                        word => Some(word.and_then(|word| word.parse().ok()).ok_or(
+                            "notify needs a routing id, or - for the only device".to_owned(),
+                        )?),
+                    };
+                let rest: Vec<_> = words.collect();
+                let notify = rest.join(" ").parse()?;
+                return Ok(Self::Notify { device, notify });
+            }
             other => {
                 return Err(format!(
-                    "unknown request {:?}: say status or dump",
+                    "unknown request {:?}: say status, dump or notify",
                     other.unwrap_or("")
                 ));
             }
@@ -51,7 +87,7 @@ impl FromStr for Request {
             Some(other) => return Err(format!("unknown format {other:?}: say json, or nothing")),
         };
         match words.next() {
-            None => Ok(Self { detail, json }),
+            None => Ok(Self::Report { detail, json }),
             Some(other) => Err(format!("{other:?} is too much")),
         }
     }
@@ -60,17 +96,38 @@ impl FromStr for Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{MAX_NOTIFICATION, NotificationBlock};
 
     #[test]
     fn requests_read_back_and_fit() {
         for detail in [Detail::Status, Detail::Dump] {
             for json in [false, true] {
-                let request = Request { detail, json };
-                assert_eq!(request.to_string().parse(), Ok(request));
+                let request = Request::Report { detail, json };
                 assert!(request.to_string().len() < MAX_REQUEST);
+                assert_eq!(request.to_string().parse(), Ok(request));
             }
         }
-        for bad in ["", "stop", "status xml", "status json now"] {
+        let notify = Notify {
+            block: NotificationBlock::Core,
+            index: 0,
+            queue: 3,
+            bytes: vec![0xee; MAX_NOTIFICATION],
+        };
+        for device in [None, Some(63)] {
+            let notify = notify.clone();
+            let request = Request::Notify { device, notify };
+            assert!(request.to_string().len() < MAX_REQUEST);
+            assert_eq!(request.to_string().parse(), Ok(request));
+        }
+        for bad in [
+            "",
+            "notify",
+            "notify x core 0 0 00",
+            "notify 1 core 0 0",
+            "stop",
+            "status xml",
+            "status json now",
+        ] {
             assert!(bad.parse::<Request>().is_err(), "{bad}");
         }
     }

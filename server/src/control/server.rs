@@ -13,6 +13,7 @@ use super::device::Device;
 use super::protocol::{ERROR, MAX_REQUEST, Request};
 use crate::observe::render;
 use crate::observe::report::{Detail, DeviceReport};
+use crate::policy::Notify;
 use crate::vfio::Listener;
 
 /// Clients served at a time. The others wait in the listen backlog.
@@ -86,16 +87,46 @@ async fn client(stream: UnixStream, devices: Devices) -> std::io::Result<()> {
 }
 
 fn answer(request: Request, devices: &[Arc<dyn Device>]) -> String {
+    match request {
+        Request::Report { detail, json } => report(detail, json, devices),
+        Request::Notify { device, notify } => match post(device, notify, devices) {
+            Ok(answer) => answer,
+            Err(error) => format!("{ERROR}{error}\n"),
+        },
+    }
+}
+
+fn post(id: Option<u8>, notify: Notify, devices: &[Arc<dyn Device>]) -> Result<String, String> {
+    let device = match (id, devices) {
+        (Some(id), _) => devices.iter().find(|device| device.routing_id() == id),
+        (None, [only]) => Some(only),
+        (None, _) => {
+            return Err(format!(
+                "{} devices: say which with --device ID",
+                devices.len()
+            ));
+        }
+    };
+    let device = device.ok_or("no device has that routing id")?;
+    let id = device.routing_id();
+    let len = notify.bytes.len();
+    let posted = device.notify(notify, DEVICE_PATIENCE);
+    let posted = posted.map_err(|error| format!("nd{id}: {error}"))?;
+    Ok(format!(
+        "nd{id}: {len} bytes at {:#x} of the ring, head {:#x}\n",
+        posted.offset, posted.head
+    ))
+}
+
+fn report(detail: Detail, json: bool, devices: &[Arc<dyn Device>]) -> String {
     let report = |device: &Arc<dyn Device>| {
         let id = device.routing_id();
-        device
-            .report(request.detail, DEVICE_PATIENCE)
-            .ok_or_else(|| {
-                format!("nd{id}: the device thread does not answer; the log may say why")
-            })
+        device.report(detail, DEVICE_PATIENCE).ok_or_else(|| {
+            format!("nd{id}: the device thread does not answer; the log may say why")
+        })
     };
     let reports: Vec<_> = devices.iter().map(report).collect();
-    if request.json {
+    if json {
         let value: Vec<_> = reports
             .into_iter()
             .map(|report| match report {
@@ -106,7 +137,7 @@ fn answer(request: Request, devices: &[Arc<dyn Device>]) -> String {
             .collect();
         return format!("{:#}\n", serde_json::Value::from(value));
     }
-    let text = |report: Result<DeviceReport, String>| match (report, request.detail) {
+    let text = |report: Result<DeviceReport, String>| match (report, detail) {
         (Ok(report), Detail::Status) => render::status(&report),
         (Ok(report), Detail::Dump) => render::dump(&report),
         (Err(error), _) => format!("{error}\n"),
@@ -127,6 +158,7 @@ mod tests {
     use super::*;
     use crate::control::client;
     use crate::control::device::Ended;
+    use crate::policy::Posted;
 
     struct Fake {
         id: u8,
@@ -145,6 +177,13 @@ mod tests {
             self.answers.then(|| DeviceReport {
                 routing_id: self.id,
                 ..DeviceReport::default()
+            })
+        }
+
+        fn notify(&self, notify: Notify, _patience: Duration) -> Result<Posted, String> {
+            Ok(Posted {
+                offset: notify.queue.into(),
+                head: self.id.into(),
             })
         }
 
@@ -178,7 +217,7 @@ mod tests {
         runtime.shutdown_background();
     }
 
-    const STATUS: Request = Request {
+    const STATUS: Request = Request::Report {
         detail: Detail::Status,
         json: false,
     };
@@ -196,16 +235,16 @@ mod tests {
             },
         ];
         with_server(fakes, |path| {
-            let text = client::ask(path, STATUS).unwrap();
+            let text = client::ask(path, &STATUS).unwrap();
             assert!(
                 text.starts_with("nd3 ") && text.contains("\nnd4 "),
                 "{text}"
             );
             let json = client::ask(
                 path,
-                Request {
+                &Request::Report {
+                    detail: Detail::Status,
                     json: true,
-                    ..STATUS
                 },
             )
             .unwrap();
@@ -227,7 +266,7 @@ mod tests {
             },
         ];
         with_server(fakes, |path| {
-            let text = client::ask(path, STATUS).unwrap();
+            let text = client::ask(path, &STATUS).unwrap();
             assert!(
                 text.starts_with("nd3: the device thread does not answer"),
                 "{text}"
@@ -240,7 +279,7 @@ mod tests {
     fn endless_and_unknown_requests_are_refused() {
         with_server(vec![], |path| {
             for (request, answer) in [
-                (vec![b'x'; 4096], "64 bytes at most"),
+                (vec![b'x'; 4096], "640 bytes at most"),
                 (b"quit\n".to_vec(), "unknown request"),
                 (b"st".to_vec(), "complete"),
             ] {
@@ -269,7 +308,7 @@ mod tests {
                     .map(|_| Client::connect(path).unwrap())
                     .collect();
                 let start = std::time::Instant::now();
-                assert!(client::ask(path, STATUS).unwrap().starts_with("nd1 "));
+                assert!(client::ask(path, &STATUS).unwrap().starts_with("nd1 "));
                 assert!(start.elapsed() < CLIENT_PATIENCE * 2);
                 drop(silent);
             },

@@ -7,6 +7,7 @@ mod config_space;
 mod firmware;
 mod mailbox;
 mod misc_ram;
+mod notifications;
 mod register_file;
 mod registers;
 mod report;
@@ -33,6 +34,8 @@ use config_space::{Bar, ConfigSpace};
 pub use firmware::{Ecc, Firmware, HbmRepair, MAX_API_VERSION, MAX_POWER, MAX_SERVER_ID};
 use mailbox::Mailbox;
 use misc_ram::MiscRam;
+use notifications::Notifications;
+pub use notifications::PostError;
 use register_file::RegisterFile;
 use semaphores::Semaphores;
 
@@ -78,6 +81,9 @@ enum Asker {
     },
     /// Nobody any more: a reset dropped the work, but the client has the message and may still be writing.
     Dropped,
+    Notification {
+        ticket: u64,
+    },
 }
 
 /// Totals that are not the engines'.
@@ -102,6 +108,7 @@ pub struct NeuronFunction {
     mailbox: Mailbox,
     settings: firmware::Settings,
     semaphores: Semaphores,
+    notifications: Notifications,
     file: RegisterFile,
     observers: Observers,
     policies: Policies,
@@ -137,6 +144,7 @@ impl NeuronFunction {
             mailbox: Mailbox::default(),
             settings: firmware::Settings::default(),
             semaphores: Semaphores::new(generation),
+            notifications: Notifications::default(),
             file: RegisterFile::default(),
             observers: Observers::default(),
             policies: Policies::default(),
@@ -196,6 +204,7 @@ impl NeuronFunction {
                 self.udma.reset(|_| true);
                 self.semaphores = Semaphores::new(generation);
                 self.mailbox = Mailbox::default();
+                self.notifications.reset();
                 for asker in self.askers.values_mut() {
                     *asker = Asker::Dropped;
                 }
@@ -254,6 +263,7 @@ impl NeuronFunction {
         self.settings = firmware::Settings::default();
         self.mailbox = Mailbox::default();
         self.semaphores = Semaphores::new(self.generation);
+        self.notifications.reset();
         self.file.reset();
         self.outgoing.clear();
         self.askers.clear();
@@ -484,6 +494,7 @@ impl PciFunction for NeuronFunction {
             None | Some(Asker::Dropped) => false,
             Some(Asker::Udma(id)) => self.udma.awaits(*id),
             Some(Asker::Mailbox { .. }) => true,
+            Some(Asker::Notification { ticket }) => self.notifications.awaits(*ticket),
         }
     }
 
@@ -497,6 +508,9 @@ impl PciFunction for NeuronFunction {
             Some(Asker::Udma(id)) => {
                 let (udma, mut context) = self.engines();
                 udma.complete(id, reply.map_err(FaultKind::Client), &mut context);
+            }
+            Some(Asker::Notification { ticket }) => {
+                self.notifications.complete(ticket, reply.is_ok());
             }
             Some(Asker::Mailbox { len }) => {
                 if let Err(error) = self.mailbox.complete(len, reply.ok()) {

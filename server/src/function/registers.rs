@@ -70,6 +70,9 @@ impl NeuronFunction {
                 Block::Udma => self.udma.read(at.index, engine::locate(at.offset)?),
                 Block::MiscRam => self.misc_ram.read(at.offset),
                 Block::CoreTile | Block::TopSp => self.semaphores.read(at),
+                Block::SdmaNotification | Block::CoreNotification | Block::TopSpNotification => {
+                    self.notifications.read(at)
+                }
                 // Done is 0 (contract §7): resets take no time but for what the client still has of before.
                 Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => {
                     Some(self.drains().into())
@@ -106,6 +109,11 @@ impl NeuronFunction {
             },
             Block::CoreTile | Block::TopSp => {
                 if !self.semaphores.write(at, value) {
+                    self.keep(offset, value);
+                }
+            }
+            Block::SdmaNotification | Block::CoreNotification | Block::TopSpNotification => {
+                if !self.notifications.write(at, value) {
                     self.keep(offset, value);
                 }
             }

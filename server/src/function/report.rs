@@ -69,6 +69,8 @@ impl Account for NeuronFunction {
                 resets: self.counters.resets,
                 register_reads: self.counters.register_reads,
                 register_writes: self.counters.register_writes,
+                notifications: self.notifications.posted,
+                notifications_lost: self.notifications.failed,
             },
             aborted: engines()
                 .filter_map(|(number, engine)| {

@@ -100,7 +100,7 @@ impl NeuronFunction {
         }
         let (status, payload) = match Command::from_number(request.command) {
             Some(Command::Read) => self.read_for_mailbox(&request.payload),
-            Some(Command::PostToCw) => (self.post(&request.payload), Vec::new()),
+            Some(Command::PostToCw) => (self.show_metrics(&request.payload), Vec::new()),
             Some(command) => firmware::execute(
                 &self.config.firmware,
                 &mut self.settings,
@@ -148,7 +148,7 @@ impl NeuronFunction {
 
     /// Shows posted metrics in the log. They are in the request or, from drivers that put them only there, in the data
     /// window.
-    fn post(&self, payload: &[u8]) -> Status {
+    fn show_metrics(&self, payload: &[u8]) -> Status {
         if payload.len() > MAX_POST {
             tracing::warn!(
                 "post of {} bytes of metrics refused: {MAX_POST} at most",

@@ -285,7 +285,7 @@ fn descriptor_line(out: &mut String, descriptor: &DescriptorReport) {
 }
 
 fn counters(counters: &Counters) -> String {
-    format!(
+    let mut text = format!(
         "{} doorbells, {} descriptors, {} batches, {} ({} bytes), {} errors, {} resets, {} register reads, {} writes",
         counters.doorbells,
         counters.descriptors,
@@ -296,7 +296,15 @@ fn counters(counters: &Counters) -> String {
         counters.resets,
         counters.register_reads,
         counters.register_writes
-    )
+    );
+    if counters.notifications + counters.notifications_lost > 0 {
+        let _ = write!(
+            text,
+            ", {} notifications, {} lost",
+            counters.notifications, counters.notifications_lost
+        );
+    }
+    text
 }
 
 fn unmodelled(out: &mut String, registers: &[UnmodelledReport], limit: usize) {

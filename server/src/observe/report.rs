@@ -201,6 +201,10 @@ pub struct Counters {
     pub register_reads: u64,
     /// Register writes served.
     pub register_writes: u64,
+    /// Entries written into notification queues.
+    pub notifications: u64,
+    /// Entries that had nowhere to go.
+    pub notifications_lost: u64,
 }
 
 /// The connection, as the wire counts it.

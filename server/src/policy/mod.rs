@@ -1,9 +1,13 @@
 //! What may change the outcome of what a device does: asked at named points, answered with a verdict.
 //!
 //! Without a policy every verdict is [`Verdict::Proceed`] and the points cost a branch.
+mod operate;
+
 use std::fmt;
 
 use neuron_protocol::registers::Direction;
+
+pub use operate::{MAX_NOTIFICATION, NotificationBlock, Notify, Operate, Posted};
 
 /// A point at which a policy is asked, before the thing happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,6 +26,7 @@
 //! Compute, links between devices, interrupts, completion rings, and DMA operations other than copies. The README has
 //! the list for users; [`observe::report`] names what a driver touched of it.
 pub mod cli;
+pub mod confine;
 pub mod control;
 pub mod function;
 pub mod memory;

@@ -3,13 +3,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::device::{DeviceArgs, DeviceSpec, control_of};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
+use crate::confine::{self, Confinement};
+use crate::control::activation::Activation;
 use crate::control::device::{Device, Running};
-use crate::control::ready::ReadyFd;
+use crate::control::ready::{Notify, ReadyFd};
 use crate::control::supervisor::{self, Outcome};
 use crate::function::{Config, Firmware, NeuronFunction};
 use crate::observe::log::{Format, Log};
@@ -22,7 +24,11 @@ const FIRST_SERIAL: u64 = 0x4e56_0001_0000_0000;
 /// Below the options in `serve --help`.
 pub const NOTES: &str = "\
 The socket is created at start and removed at the end. A stale one is replaced; one that is being listened on is an
-error. QEMU must find the server listening when it starts, and never reconnects; the next QEMU finds a fresh device.
+error. Sockets that a service manager passes (LISTEN_FDS) are used for the paths they are bound to and left alone at the
+end; NOTIFY_SOCKET is told READY=1. QEMU must find the server listening when it starts, and never reconnects; the next QEMU finds a fresh device.
+
+Once its sockets are bound the process gives up opening files, making sockets and starting programs (landlock, seccomp);
+--no-sandbox keeps them, for debuggers and profilers inside the process.
 
 SIGINT and SIGTERM stop the server; the log ends with what was done and which registers were touched that are not
 modelled.";
@@ -64,6 +70,16 @@ pub struct ServeArgs {
     /// Write "READY\n" to this inherited file descriptor when QEMU may connect, then close it
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
+
+    /// Keep all rights of the process instead of giving up what a device does not need
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+/// Whom to tell that QEMU may connect.
+struct Ready {
+    fd: Option<ReadyFd>,
+    notify: Option<Notify>,
 }
 
 /// A serial number; the driver reads 0 as "none" and prints an error (contract §4).
@@ -85,9 +101,9 @@ fn serial(text: &str) -> Result<u64, String> {
 impl ServeArgs {
     /// Serves until a signal.
     pub fn run(self) -> Exit {
-        // First of all: the number must not be reused by a file of ours.
-        let ready = match self.ready_fd.map(ReadyFd::inherit).transpose() {
-            Ok(ready) => ready,
+        // First of all: the numbers must not be reused by files of ours.
+        let (mut passed, ready) = match self.inherited() {
+            Ok(inherited) => inherited,
             Err(error) => return fail(Exit::Usage, &error),
         };
         let specs = match self.device.specs() {
@@ -104,24 +120,55 @@ impl ServeArgs {
             .unwrap_or_else(|| control_of(&self.device.socket));
         let mut listeners = Vec::new();
         for spec in &specs {
-            match Listener::bind(&spec.socket) {
+            match passed.listen(&spec.socket) {
                 Ok(listener) => listeners.push(listener),
                 Err(error) => return fail(Exit::Failed, &format!("--socket: {error}")),
             }
         }
-        let control = match Listener::bind(&control_path) {
+        let control = match passed.listen(&control_path) {
             Ok(listener) => listener,
             Err(error) => return fail(Exit::Failed, &format!("--control: {error}")),
+        };
+        if let Err(error) = passed.finish() {
+            return fail(Exit::Usage, &error);
+        }
+        // Before the first thread, so that all of them are confined.
+        let confined = if self.no_sandbox {
+            None
+        } else {
+            let files = listeners
+                .iter()
+                .chain([&control])
+                .filter_map(Listener::directory);
+            match confine::confine(files.collect::<Vec<_>>().iter().map(AsRef::as_ref)) {
+                Ok(confined) => Some(confined),
+                Err(error) => return fail(Exit::Failed, &error.to_string()),
+            }
         };
         let log = match Log::start(&self.log, self.log_format, self.trace_registers) {
             Ok(log) => log,
             Err(error) => return fail(Exit::Usage, &error),
         };
+        match confined {
+            Some(Confinement { landlock: true }) => debug!("confined by landlock and seccomp"),
+            Some(Confinement { landlock: false }) => {
+                debug!("confined by seccomp alone: this kernel has no landlock");
+            }
+            None => debug!("not confined (--no-sandbox)"),
+        }
         let exit = self.serve(&specs, firmware, listeners, &control, ready);
         // The path is gone before whoever waits for the process sees its end.
         drop(control);
         log.flush();
         exit
+    }
+
+    /// What whoever started us passes on.
+    fn inherited(&self) -> Result<(Activation, Ready), String> {
+        let passed = Activation::inherit(self.ready_fd)?;
+        let fd = self.ready_fd.map(ReadyFd::inherit).transpose()?;
+        let notify = Notify::from_environment()?;
+        Ok((passed, Ready { fd, notify }))
     }
 
     fn serve(
@@ -130,7 +177,7 @@ impl ServeArgs {
         firmware: Firmware,
         listeners: Vec<Listener>,
         control: &Listener,
-        ready: Option<ReadyFd>,
+        ready: Ready,
     ) -> Exit {
         let mut devices: Vec<Arc<dyn Device>> = Vec::new();
         for ((n, spec), listener) in (0..).zip(specs).zip(listeners) {
@@ -182,7 +229,7 @@ impl ServeArgs {
     }
 }
 
-fn announce(specs: &[DeviceSpec], ready: Option<ReadyFd>) {
+fn announce(specs: &[DeviceSpec], ready: Ready) {
     for spec in specs {
         info!(
             device = spec.routing_id,
@@ -193,7 +240,10 @@ fn announce(specs: &[DeviceSpec], ready: Option<ReadyFd>) {
             spec.socket.display()
         );
     }
-    if let Some(Err(error)) = ready.map(ReadyFd::signal) {
+    if let Some(Err(error)) = ready.notify.map(Notify::ready) {
+        warn!("NOTIFY_SOCKET: nobody reads it: {error}");
+    }
+    if let Some(Err(error)) = ready.fd.map(ReadyFd::signal) {
         warn!("--ready-fd: nobody reads it: {error}");
     }
 }

@@ -1,4 +1,5 @@
 //! The control plane: everything around the devices' threads, none of it in their way. The only place with tokio.
+pub mod activation;
 pub mod client;
 pub mod device;
 pub mod protocol;

@@ -400,7 +400,7 @@ impl PciFunction for NeuronFunction {
             let present = self
                 .memory
                 .guest
-                .map_file(iova, size, protection, file, offset)?;
+                .map_file(iova, size, protection, &file, offset)?;
             if present < size {
                 tracing::warn!(
                     "the file behind guest memory {iova:#x}+{size:#x} ends after {present:#x} bytes; DMA to the rest fails"

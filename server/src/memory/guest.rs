@@ -3,12 +3,14 @@
 //! Firmware makes QEMU map, overlap, split and unmap a few dozen ranges while it boots, some of them never mapped at all
 //! (qemu client "Connect order"). None of that is an error.
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::os::fd::OwnedFd;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+use vm_memory::{MmapRegion, VolatileMemory, VolatileSlice};
 
 use super::Unmapped;
 use super::sigbus::Registration;
@@ -17,22 +19,56 @@ use crate::vfio::Protection;
 /// Most mappings at a time: the `max_dma_maps` that QEMU announces (qemu client "Connect order").
 pub const MAX_MAPPINGS: usize = 65_535;
 
-/// A mapped file of the client's, which may cut it short at any time.
+/// A mapped file of the client's, which may cut it short at any time. The descriptor is closed once it is mapped: a
+/// client may map more files than a process may have open.
 #[derive(Debug)]
 struct ClientFile {
-    /// Dropped before the mapping.
+    /// Dropped first: what is unmapped is no longer ours to rescue.
     registration: Registration,
+    /// Does not own the mapping.
     region: MmapRegion,
+    _mapping: Mapped,
+}
+
+/// A mapping, unmapped when dropped.
+#[derive(Debug)]
+struct Mapped {
+    start: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: an address range belongs to the process; this only unmaps it.
+unsafe impl Send for Mapped {}
+// SAFETY: shared references do nothing.
+unsafe impl Sync for Mapped {}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `ClientFile::map`, and everything that reaches it borrows from its owner.
+        let result = unsafe { rustix::mm::munmap(self.start, self.len) };
+        if let Err(error) = result {
+            tracing::error!(%error, "client memory stays mapped");
+        }
+    }
 }
 
 impl ClientFile {
-    fn new(region: MmapRegion) -> Self {
-        // SAFETY: `region` owns the mapping and lives as long; its slices are volatile.
-        let registration = unsafe { Registration::new(region.as_ptr(), region.size()) };
-        Self {
+    fn map(file: &OwnedFd, offset: u64, len: usize, prot: ProtFlags) -> Result<Self, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, file, offset) }?;
+        let mapping = Mapped { start, len };
+        let (prot, flags) = (prot.bits().cast_signed(), flags.bits().cast_signed());
+        // SAFETY: the range was mapped just now and is unmapped after the region is gone.
+        let region = unsafe { MmapRegion::build_raw(start.cast(), len, prot, flags) }
+            .map_err(|_| Errno::INVAL)?;
+        // SAFETY: the mapping outlives the registration (field order); its slices are volatile.
+        let registration = unsafe { Registration::new(start.cast(), len) };
+        Ok(Self {
             registration,
             region,
-        }
+            _mapping: mapping,
+        })
     }
 }
 
@@ -52,6 +88,7 @@ impl Shared {
         let ClientFile {
             registration,
             region,
+            ..
         } = &*self.file;
         let offset = usize::try_from(self.offset.saturating_add(offset)).unwrap_or(usize::MAX);
         let left = registration
@@ -134,10 +171,10 @@ impl GuestMap {
         iova: u64,
         size: u64,
         protection: Protection,
-        file: OwnedFd,
+        file: &OwnedFd,
         offset: u64,
     ) -> Result<u64, Errno> {
-        let length = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+        let length = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
         let present = length.saturating_sub(offset).min(size);
         if present == 0 {
             self.insert(
@@ -153,17 +190,10 @@ impl GuestMap {
         let mut prot = ProtFlags::empty();
         prot.set(ProtFlags::READ, protection.read);
         prot.set(ProtFlags::WRITE, protection.write);
-        let region = MmapRegion::build(
-            Some(FileOffset::new(file.into(), offset)),
-            usize::try_from(present).map_err(|_| Errno::NOMEM)?,
-            prot.bits().cast_signed(),
-            (MapFlags::SHARED | MapFlags::NORESERVE)
-                .bits()
-                .cast_signed(),
-        )
-        .map_err(|_| Errno::INVAL)?;
+        let len = usize::try_from(present).map_err(|_| Errno::NOMEM)?;
+        let file = ClientFile::map(file, offset, len, prot)?;
         let shared = Shared {
-            file: Arc::new(ClientFile::new(region)),
+            file: Arc::new(file),
             offset: 0,
         };
         self.insert(
@@ -295,7 +325,7 @@ mod tests {
         let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 4096).unwrap();
         let mut map = GuestMap::default();
-        assert_eq!(map.map_file(0x1_0000, 8192, RW, file, 0), Ok(4096));
+        assert_eq!(map.map_file(0x1_0000, 8192, RW, &file, 0), Ok(4096));
         assert!(matches!(
             map.find(0x1_0fff).unwrap().0.backing,
             Backing::Shared(_)

@@ -18,8 +18,10 @@ use super::outbox::Outbox;
 /// What a receive call brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Bytes; there may be more.
+    /// Bytes, and as far as known all there are.
     Some,
+    /// As many bytes as there was room for: there probably are more.
+    Full,
     /// Nothing for now.
     Nothing,
     /// The client has closed its side.
@@ -62,9 +64,11 @@ impl Connection {
     pub fn receive(&mut self, inbox: &mut Inbox) -> Result<Received, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
+        let (received, room) = loop {
             self.calls.receive += 1;
-            let mut into = [IoSliceMut::new(inbox.space())];
+            let space = inbox.space();
+            let room = space.len();
+            let mut into = [IoSliceMut::new(space)];
             match rustix::net::recvmsg(
                 &self.socket,
                 &mut into,
@@ -73,7 +77,7 @@ impl Connection {
             ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                other => break other?,
+                other => break (other?, room),
             }
         };
         let fds = control.drain().filter_map(|message| match message {
@@ -87,6 +91,8 @@ impl Connection {
         );
         Ok(if received.bytes == 0 {
             Received::End
+        } else if received.bytes == room {
+            Received::Full
         } else {
             Received::Some
         })

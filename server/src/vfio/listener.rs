@@ -154,6 +154,11 @@ impl Listener {
         }
     }
 
+    /// The directory of the socket's file, if that is ours to remove.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.path().map(directory)
+    }
+
     /// Where clients connect; `None` for a socket passed in.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())

@@ -20,6 +20,10 @@ use super::{PciFunction, Progress};
 /// Commands that may wait for the device thread; a sender beyond that waits itself.
 const COMMANDS: usize = 16;
 
+/// Most receive calls between two slices of work, each of up to 64 KiB: a read that waits behind posted writes must not
+/// wait for a slice with each of the calls.
+const RECEIVES: u32 = 16;
+
 /// How long to leave the listener alone after accept(2) failed, which otherwise would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -369,15 +373,22 @@ impl<F: PciFunction> Server<F> {
         let Some(client) = &mut self.client else {
             return;
         };
-        if !client.ended && !client.session.outbox().is_full() {
-            match client.connection.receive(&mut client.inbox) {
-                Ok(Received::Some | Received::Nothing) => {}
-                Ok(Received::End) => client.ended = true,
-                Err(errno) => return self.drop_client(&format!("connection lost: {errno}")),
+        for _ in 0..RECEIVES {
+            let mut more = false;
+            if !client.ended && !client.session.outbox().is_full() {
+                match client.connection.receive(&mut client.inbox) {
+                    Ok(Received::Some | Received::Nothing) => {}
+                    Ok(Received::Full) => more = true,
+                    Ok(Received::End) => client.ended = true,
+                    Err(errno) => return self.drop_client(&format!("connection lost: {errno}")),
+                }
             }
-        }
-        if let Err(error) = client.session.serve(&mut self.function, &mut client.inbox) {
-            return self.drop_client(&error.to_string());
+            if let Err(error) = client.session.serve(&mut self.function, &mut client.inbox) {
+                return self.drop_client(&error.to_string());
+            }
+            if !more {
+                break;
+            }
         }
         self.flush();
     }

@@ -12,6 +12,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 const VERSION: u16 = 1;
 const DMA_MAP: u16 = 2;
+const DMA_UNMAP: u16 = 3;
+const DEVICE_RESET: u16 = 13;
 const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
 const NO_REPLY: u32 = 1 << 4;
@@ -53,6 +55,48 @@ impl RawClient {
             body.extend_from_slice(&value.to_le_bytes());
         }
         self.request(DMA_MAP, &body, Some(fd)).map(drop)
+    }
+
+    /// Maps a range of a file, or memory behind messages.
+    pub fn map_range(
+        &mut self,
+        iova: u64,
+        size: u64,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let mut body = Vec::new();
+        body.extend_from_slice(&32_u32.to_le_bytes());
+        body.extend_from_slice(&3_u32.to_le_bytes());
+        for value in [0, iova, size] {
+            body.extend_from_slice(&value.to_le_bytes());
+        }
+        self.request(DMA_MAP, &body, fd).map(drop)
+    }
+
+    /// Unmaps a range, or with size 0 everything.
+    pub fn unmap(&mut self, iova: u64, size: u64) -> io::Result<()> {
+        let mut body = Vec::new();
+        body.extend_from_slice(&24_u32.to_le_bytes());
+        body.extend_from_slice(&(u32::from(size == 0) << 1).to_le_bytes());
+        for value in [iova, size] {
+            body.extend_from_slice(&value.to_le_bytes());
+        }
+        self.request(DMA_UNMAP, &body, None).map(drop)
+    }
+
+    /// `DEVICE_RESET`.
+    pub fn reset(&mut self) -> io::Result<()> {
+        self.request(DEVICE_RESET, &[], None).map(drop)
+    }
+
+    /// Leaves with a reply unread, and after `rest`.
+    pub fn vanish(&mut self, rest: &[u8]) {
+        let body = access(CONFIG, 0, 4);
+        let (_, mut message) = self.message(REGION_READ, 0, &body);
+        message.extend_from_slice(rest);
+        // The server may be gone already.
+        let _ = self.stream.write_all(&message);
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
     /// Memory space and bus master on.

@@ -12,5 +12,6 @@ mod life;
 mod mock;
 mod peer;
 mod proto;
+mod real;
 mod regions;
 mod replay;

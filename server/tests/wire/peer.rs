@@ -264,6 +264,11 @@ impl Peer {
         assert_eq!(reply.data(), [0x0f, 0x1d, 0x64, 0x71]);
     }
 
+    /// Asserts that the real device still answers, and that nothing else waits to be received.
+    pub fn assert_alive(&mut self) {
+        assert_eq!(self.read(7, 0, 2), [0x0f, 0x1d]);
+    }
+
     pub fn read(&mut self, region: u32, offset: u64, count: u32) -> Vec<u8> {
         self.call(&Command::RegionRead {
             region,

@@ -340,7 +340,8 @@ impl World {
         self.unsent.push(reply);
     }
 
-    fn make_postponed(&mut self) {
+    /// The client makes the writes that it was late with.
+    pub fn make_postponed(&mut self) {
         for (iova, data) in std::mem::take(&mut self.postponed) {
             self.store(iova, &data);
             self.model.written(iova, data.len());

@@ -39,7 +39,15 @@ const CONTROL: &str = "neuron.ctl";
 fn sockets(devices: u8) -> Vec<String> {
     match devices {
         1 => vec![SOCKET.to_owned()],
-        _ => (0..devices).map(|n| format!("{SOCKET}.{n}")).collect(),
+        _ => (0..devices).map(|n| format!("neuron{n}.sock")).collect(),
+    }
+}
+
+/// The server's option that makes them.
+fn place(devices: u8) -> [&'static str; 2] {
+    match devices {
+        1 => ["--socket", SOCKET],
+        _ => ["--socket-dir", "."],
     }
 }
 
@@ -149,15 +157,9 @@ impl<'a> Run<'a> {
             .current_dir(&self.dir)
             .args(["-c", "exec 3>&1 1>&2; exec \"$@\"", "sh"])
             .arg(&lane.server)
-            .args([
-                "serve",
-                "--socket",
-                SOCKET,
-                "--control",
-                CONTROL,
-                "--ready-fd",
-                "3",
-            ])
+            .arg("serve")
+            .args(place(lane.devices))
+            .args(["--control", CONTROL, "--ready-fd", "3"])
             .args(["--devices", &lane.devices.to_string()])
             .args([
                 "--product",

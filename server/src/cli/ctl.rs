@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::device::control_of;
+use super::device::SocketArgs;
 use super::exit::Exit;
 use crate::control::client;
 use crate::control::protocol::{ERROR, Request};
@@ -42,6 +42,20 @@ struct Target {
     /// The --socket that the server was given; its control socket is PATH.ctl
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+
+    /// The --socket-dir that the server was given
+    #[arg(long, value_name = "DIR")]
+    socket_dir: Option<PathBuf>,
+}
+
+impl Target {
+    fn control(self) -> Option<PathBuf> {
+        let place = SocketArgs {
+            socket: self.socket,
+            socket_dir: self.socket_dir,
+        };
+        self.control.or_else(|| place.control())
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -57,12 +71,8 @@ enum Report {
 impl CtlArgs {
     /// Prints the answer.
     pub fn run(self) -> Exit {
-        let Some(path) = self
-            .target
-            .control
-            .or_else(|| self.target.socket.as_deref().map(control_of))
-        else {
-            eprintln!("error: give --control or --socket");
+        let Some(path) = self.target.control() else {
+            eprintln!("error: give --control, --socket or --socket-dir");
             return Exit::Usage;
         };
         let json = self.json;

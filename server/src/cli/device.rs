@@ -14,9 +14,8 @@ const MAX_ROUTING_ID: u8 = 63;
 /// What to be.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Unix socket for QEMU. With --devices N > 1 the sockets are PATH.0 to PATH.(N-1)
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    #[command(flatten)]
+    pub place: SocketArgs,
 
     /// Number of devices, all of the same product (the driver takes one architecture per guest)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=16))]
@@ -51,6 +50,66 @@ fn platforms() -> impl TypedValueParser<Value = Platform> {
         .try_map(|name| name.parse::<Platform>())
 }
 
+/// Where the sockets are.
+#[derive(Args, Clone, Debug, Default)]
+#[group(required = true, multiple = false)]
+pub struct SocketArgs {
+    /// Unix socket for QEMU. With --devices N > 1 the sockets are PATH.0 to PATH.(N-1)
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Directory for the sockets, made if it is missing: neuron0.sock to neuron(N-1).sock, and control.sock for `ctl`
+    #[arg(long, value_name = "DIR")]
+    pub socket_dir: Option<PathBuf>,
+}
+
+impl SocketArgs {
+    /// The socket of device `n` of `devices`.
+    fn socket_of(&self, n: u8, devices: u8) -> PathBuf {
+        match (&self.socket_dir, &self.socket) {
+            (Some(dir), _) => dir.join(format!("neuron{n}.sock")),
+            (None, Some(path)) if devices == 1 => path.clone(),
+            (None, path) => with_suffix(path.as_deref().unwrap_or(Path::new("")), &format!(".{n}")),
+        }
+    }
+
+    /// The control socket that goes with the devices' sockets.
+    pub fn control(&self) -> Option<PathBuf> {
+        match (&self.socket_dir, &self.socket) {
+            (Some(dir), _) => Some(dir.join("control.sock")),
+            (None, Some(path)) => Some(with_suffix(path, ".ctl")),
+            (None, None) => None,
+        }
+    }
+
+    /// The option that names them, for messages.
+    pub fn option(&self) -> &'static str {
+        if self.socket_dir.is_some() {
+            "socket-dir"
+        } else {
+            "socket"
+        }
+    }
+
+    /// Makes the directory; its parent must be there.
+    ///
+    /// # Errors
+    /// A sentence that names the option and the reason.
+    pub fn make_dir(&self) -> Result<(), String> {
+        let Some(dir) = &self.socket_dir else {
+            return Ok(());
+        };
+        match std::fs::create_dir(dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(format!(
+                "--socket-dir {} cannot be made: {error}",
+                dir.display()
+            )),
+            _ if !dir.is_dir() => Err(format!("--socket-dir {} is no directory", dir.display())),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// One device, decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSpec {
@@ -83,7 +142,7 @@ impl DeviceArgs {
         (0..self.devices)
             .map(|n| {
                 Ok(DeviceSpec {
-                    socket: socket_of(&self.socket, n, self.devices),
+                    socket: self.place.socket_of(n, self.devices),
                     product: self.product,
                     platform: self.platform,
                     routing_id: self.routing_id_of(n)?,
@@ -109,20 +168,6 @@ impl DeviceArgs {
     }
 }
 
-/// The socket of device `n` of `devices`.
-fn socket_of(path: &Path, n: u8, devices: u8) -> PathBuf {
-    if devices == 1 {
-        path.to_owned()
-    } else {
-        with_suffix(path, &format!(".{n}"))
-    }
-}
-
-/// The control socket that goes with a device socket path.
-pub fn control_of(socket: &Path) -> PathBuf {
-    with_suffix(socket, ".ctl")
-}
-
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -135,7 +180,10 @@ mod tests {
 
     fn args(product: Product, platform: Platform, hbm: Option<u64>) -> DeviceArgs {
         DeviceArgs {
-            socket: "s".into(),
+            place: SocketArgs {
+                socket: Some("s".into()),
+                socket_dir: None,
+            },
             devices: 1,
             product,
             platform,
@@ -185,5 +233,14 @@ mod tests {
         assert!(args.specs().unwrap_err().contains("start lower"));
         args.devices = 2;
         assert_eq!(args.specs().unwrap()[1].routing_id, 63);
+        args.place = SocketArgs {
+            socket: None,
+            socket_dir: Some("d".into()),
+        };
+        assert_eq!(args.specs().unwrap()[1].socket, Path::new("d/neuron1.sock"));
+        args.devices = 1;
+        args.routing_id = None;
+        assert_eq!(args.specs().unwrap()[0].socket, Path::new("d/neuron0.sock"));
+        assert_eq!(args.place.control().unwrap(), Path::new("d/control.sock"));
     }
 }

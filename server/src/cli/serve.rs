@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use tracing::{debug, error, info, warn};
 
-use super::device::{DeviceArgs, DeviceSpec, control_of};
+use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
 use crate::confine::{self, Confinement};
@@ -63,7 +63,7 @@ pub struct ServeArgs {
     #[arg(long)]
     trace_registers: bool,
 
-    /// Socket for `ctl`, accessible to you alone [default: the --socket path with .ctl appended]
+    /// Socket for `ctl`, accessible to you alone [default: the --socket path with .ctl appended, or DIR/control.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 
@@ -114,15 +114,19 @@ impl ServeArgs {
             Ok(firmware) => firmware,
             Err(error) => return fail(Exit::Usage, &error),
         };
-        let control_path = self
-            .control
-            .clone()
-            .unwrap_or_else(|| control_of(&self.device.socket));
+        let place = &self.device.place;
+        // clap has seen to it that one of them is given.
+        let Some(control_path) = self.control.clone().or_else(|| place.control()) else {
+            return fail(Exit::Usage, "give --socket or --socket-dir");
+        };
+        if let Err(error) = place.make_dir() {
+            return fail(Exit::Failed, &error);
+        }
         let mut listeners = Vec::new();
         for spec in &specs {
             match passed.listen(&spec.socket) {
                 Ok(listener) => listeners.push(listener),
-                Err(error) => return fail(Exit::Failed, &format!("--socket: {error}")),
+                Err(error) => return fail(Exit::Failed, &format!("--{}: {error}", place.option())),
             }
         }
         let control = match passed.listen(&control_path) {

@@ -37,7 +37,38 @@ impl Served {
         Self::launch(tempfile::tempdir().unwrap(), socket.to_owned(), options)
     }
 
+    /// Several devices with their sockets in a directory that is not there yet; `socket` is that of the first.
+    pub fn start_many(devices: u8, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("sockets");
+        let count = devices.to_string();
+        let mut all = vec!["--devices", &count];
+        all.extend(options);
+        let socket = place.join("neuron0.sock");
+        Self::launch_at(
+            directory,
+            socket,
+            ["--socket-dir".as_ref(), place.as_os_str()],
+            &all,
+        )
+    }
+
     fn launch(directory: TempDir, socket: PathBuf, options: &[&str]) -> Self {
+        let path = socket.clone();
+        Self::launch_at(
+            directory,
+            socket,
+            ["--socket".as_ref(), path.as_os_str()],
+            options,
+        )
+    }
+
+    fn launch_at(
+        directory: TempDir,
+        socket: PathBuf,
+        place: [&std::ffi::OsStr; 2],
+        options: &[&str],
+    ) -> Self {
         // The shell makes descriptor 3 from the pipe that std can give it.
         let mut child = Command::new("sh")
             .args([
@@ -47,9 +78,8 @@ impl Served {
                 "serve",
                 "--ready-fd",
                 "3",
-                "--socket",
             ])
-            .arg(&socket)
+            .args(place)
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,5 +1,6 @@
 //! What is tried, one file each. Every scenario runs in a process of its own on one device, and leaves
 //! the device as usable as it found it.
+mod abort_one;
 mod all_devices;
 mod allocate;
 mod async_copy;
@@ -305,6 +306,11 @@ pub const SELF_TESTS: &[Scenario] = &[
     on_purpose("self_panic", "panics on purpose", self_test::panic),
     on_purpose("self_crash", "dies on purpose", self_test::crash),
     on_purpose("self_hang", "hangs on purpose", self_test::hang),
+    on_purpose(
+        "self_abort",
+        "aborts an engine of the last device on purpose, while the others copy",
+        abort_one::run,
+    ),
 ];
 
 /// The scenario of a name.

@@ -4,6 +4,7 @@
  * driver, so that one guest program runs on both. An unknown request is
  * -EINVAL there, and here.
  */
+#include <linux/dma-mapping.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -568,6 +569,10 @@ static long nt_ioctl_engine(struct nt_file *file, unsigned int cmd, void __user 
 		return nt_mem_buf_copy(file, cmd, user);
 	case NP_IOCTL_MEM_BUF_ZEROCOPY64:
 		return nt_mem_zerocopy(file, user);
+	case NP_IOCTL_MEM_BUF_ZEROCOPY64_BATCHES:
+		return nt_zerocopy_batches(file, user);
+	case NP_IOCTL_GET_ASYNC_H2T_DMA_COMPL_QUEUES:
+		return nt_completion_queues(file, user);
 	case NP_IOCTL_MEMSET:
 	case NP_IOCTL_MEMSET64:
 		return nt_mem_set(file, cmd, user);
@@ -653,6 +658,7 @@ static int nt_open(struct inode *inode, struct file *filp)
 	mutex_init(&file->lock);
 	INIT_LIST_HEAD(&file->chunks);
 	filp->private_data = file;
+	WRITE_ONCE(nd->mapping, inode->i_mapping);
 	return nonseekable_open(inode, filp);
 }
 
@@ -663,6 +669,8 @@ static int nt_release(struct inode *inode, struct file *filp)
 
 	if (file->reset)
 		nt_reset_wait(file->reset);
+	if (!nt_is_misc(filp))
+		nt_async_drain(file);
 	down_read(&nd->life);
 	down_read(&nd->reset_lock);
 	/* Nothing of this file is in flight or programmed when its memory goes. */
@@ -680,11 +688,63 @@ static int nt_release(struct inode *inode, struct file *filp)
 	return 0;
 }
 
+static void nt_vma_open(struct vm_area_struct *vma)
+{
+	struct nt_chunk *chunk = vma->vm_private_data;
+
+	kref_get(&chunk->ref);
+}
+
+static void nt_vma_close(struct vm_area_struct *vma)
+{
+	nt_chunk_put(vma->vm_private_data);
+}
+
+static const struct vm_operations_struct nt_vm_ops = {
+	.open = nt_vma_open,
+	.close = nt_vma_close,
+};
+
+/* Guest RAM of a chunk, by the offset that the chunk's owner was told. A mapping holds the chunk. */
+static int nt_mmap(struct file *filp, struct vm_area_struct *vma)
+{
+	struct nt_file *file = filp->private_data;
+	struct nt_dev *nd = file->nd;
+	u64 address = (u64)vma->vm_pgoff << PAGE_SHIFT, size = vma->vm_end - vma->vm_start;
+	struct nt_chunk *chunk;
+	int ret = -ENODEV;
+
+	if (nt_is_misc(filp))
+		return -EACCES;
+	/* Not killable and not waiting for more than an entry: removal takes mappings away under the writer's side. */
+	if (!down_read_trylock(&nd->life))
+		return -EAGAIN;
+	if (nd->gone)
+		goto unlock;
+	ret = -EINVAL;
+	chunk = nt_is_host_address(nd, address) ? nt_chunk_find_host(nd, address, size) : NULL;
+	if (!chunk)
+		goto unlock;
+	vma->vm_pgoff = (address - chunk->address) >> PAGE_SHIFT;
+	ret = dma_mmap_coherent(&nd->pdev->dev, vma, chunk->va, chunk->dma, chunk->size);
+	vma->vm_pgoff = address >> PAGE_SHIFT;
+	if (ret) {
+		nt_chunk_put(chunk);
+		goto unlock;
+	}
+	vma->vm_private_data = chunk;
+	vma->vm_ops = &nt_vm_ops;
+unlock:
+	up_read(&nd->life);
+	return ret;
+}
+
 static const struct file_operations nt_fops = {
 	.owner = THIS_MODULE,
 	.open = nt_open,
 	.release = nt_release,
 	.unlocked_ioctl = nt_ioctl,
+	.mmap = nt_mmap,
 	.compat_ioctl = compat_ptr_ioctl,
 };
 

@@ -47,6 +47,16 @@ static int nt_h2t_setup(struct nt_h2t *h2t, struct nt_dev *nd, u32 core, u32 qid
 			return PTR_ERR(chunk);
 		*chunks[i] = chunk;
 	}
+	h2t->completions = nt_chunk_alloc(nd, NULL, NT_COMPL_SIZE, 0, true, 0, core);
+	if (IS_ERR(h2t->completions) || nt_chunk_publish(h2t->completions)) {
+		if (!IS_ERR(h2t->completions))
+			nt_chunk_put(h2t->completions);
+		h2t->completions = NULL;
+		return -ENOMEM;
+	}
+	/* The table has a reference, the ring another: freeing the handle does not pull it from under the worker. */
+	kref_get(&h2t->completions->ref);
+	((struct np_h2t_compl_queue *)h2t->completions->va)->capacity = NP_COMPL_QUEUE_CAPACITY;
 	for (i = 0; i < NT_CTX_COUNT + ARRAY_SIZE(h2t->window); i++) {
 		struct nt_context *ctx = i < NT_CTX_COUNT ? &h2t->context[i] : &h2t->window[i - NT_CTX_COUNT];
 
@@ -81,6 +91,14 @@ static void nt_h2t_cleanup(struct nt_h2t *h2t)
 	if (h2t->markers)
 		nt_chunk_put(h2t->markers);
 	h2t->markers = NULL;
+	if (h2t->completions) {
+		struct nt_chunk *ring = h2t->completions;
+
+		h2t->completions = NULL;
+		if (xa_cmpxchg(&h2t->nd->handles, ring->handle, ring, NULL, 0) == ring)
+			nt_chunk_put(ring);
+		nt_chunk_put(ring);
+	}
 }
 
 static void nt_h2t_release(struct kref *ref)

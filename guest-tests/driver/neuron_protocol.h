@@ -63,6 +63,7 @@ struct np_desc {
 #define NP_MARKER_SOURCE 0
 #define NP_MARKER_POLL 4
 #define NP_MARKER_SLOT 8
+#define NP_COMPL_QUEUE_CAPACITY 1024u
 #define NP_CTX_NONE 0xffffffffu
 #define NP_CTX_SYNC 0
 #define NP_CTX_ASYNC1 1
@@ -428,6 +429,36 @@ struct np_mem_buf_copy64zc {
 };
 _Static_assert(sizeof(struct np_mem_buf_copy64zc) == 48, "np_mem_buf_copy64zc");
 
+struct np_tensor_batch_op {
+	__u64 offset;
+	__u64 size;
+	__u64 buffer;
+};
+_Static_assert(sizeof(struct np_tensor_batch_op) == 24, "np_tensor_batch_op");
+
+struct np_memcpy_batch {
+	__u64 mem_handle;
+	__u64 mem_handle_offset;
+	__u64 ops_ptr;
+	__u32 num_ops;
+	__u16 bar4_wr_threshold;
+	__u16 flags;
+	__u64 context;
+};
+_Static_assert(sizeof(struct np_memcpy_batch) == 40, "np_memcpy_batch");
+
+struct np_mem_buf_copy64zc_batches {
+	__u64 sequence_num;
+	__u64 batches_ptr;
+	__u32 num_batches;
+	__u16 is_copy_to_device;
+	__u16 pad_0;
+	__s32 h2t_qid;
+	__u16 flags;
+	__u16 pad_1;
+};
+_Static_assert(sizeof(struct np_mem_buf_copy64zc_batches) == 32, "np_mem_buf_copy64zc_batches");
+
 struct np_mem_get_pa {
 	__u64 mem_handle;
 	__u64 pa;
@@ -621,6 +652,34 @@ struct np_h2t_dma_free_queues {
 };
 _Static_assert(sizeof(struct np_h2t_dma_free_queues) == 8, "np_h2t_dma_free_queues");
 
+struct np_compl_queue_info {
+	__u64 mmap_offset;
+	__u64 mmap_size;
+};
+_Static_assert(sizeof(struct np_compl_queue_info) == 16, "np_compl_queue_info");
+
+struct np_get_async_h2t_dma_compl_queues {
+	__u32 nc_id;
+	__u32 qid_bitmap;
+	struct np_compl_queue_info compl_queue_info[16];
+};
+_Static_assert(sizeof(struct np_get_async_h2t_dma_compl_queues) == 264, "np_get_async_h2t_dma_compl_queues");
+
+struct np_h2t_compl_queue {
+	__u32 capacity;
+	__u32 head;
+	__u32 tail;
+	__u32 pad_0;
+};
+_Static_assert(sizeof(struct np_h2t_compl_queue) == 16, "np_h2t_compl_queue");
+
+struct np_h2t_compl_entry {
+	__u64 sequence_num;
+	__s64 compl_ret;
+	__u64 context;
+};
+_Static_assert(sizeof(struct np_h2t_compl_entry) == 24, "np_h2t_compl_entry");
+
 struct np_semaphore {
 	__u32 nc_id;
 	__u32 semaphore_index;
@@ -690,6 +749,7 @@ _Static_assert(sizeof(struct np_notifications_init_v2) == 48, "np_notifications_
 #define NP_IOCTL_MEM_COPY_ASYNC64 0xc0384e6c /* struct np_mem_copy_async64, in, out */
 #define NP_IOCTL_MEM_COPY_ASYNC_WAIT 0x40184e6d /* struct np_mem_copy_async_wait, in */
 #define NP_IOCTL_MEM_BUF_ZEROCOPY64 0xc0304e7c /* struct np_mem_buf_copy64zc, in, out by pointer */
+#define NP_IOCTL_MEM_BUF_ZEROCOPY64_BATCHES 0xc0204e81 /* struct np_mem_buf_copy64zc_batches, in, out by pointer */
 #define NP_IOCTL_DMA_ENG_INIT 0x80084e1e /* struct np_dma_eng_init, unused */
 #define NP_IOCTL_DMA_ENG_SET_STATE 0x80084e1f /* struct np_dma_eng_set_state, in */
 #define NP_IOCTL_DMA_ENG_GET_STATE 0xc0084e20 /* struct np_dma_eng_get_state, in, out by pointer */
@@ -704,6 +764,7 @@ _Static_assert(sizeof(struct np_notifications_init_v2) == 48, "np_notifications_
 #define NP_IOCTL_DMA_DESCRIPTOR_COPYOUT 0xc0084e27 /* struct np_dma_descriptor_copyout, in, out by pointer */
 #define NP_IOCTL_H2T_DMA_ALLOC_QUEUES 0xc0144e7d /* struct np_h2t_dma_alloc_queues, in, out */
 #define NP_IOCTL_H2T_DMA_FREE_QUEUES 0xc0084e7e /* struct np_h2t_dma_free_queues, in */
+#define NP_IOCTL_GET_ASYNC_H2T_DMA_COMPL_QUEUES 0xc1084e87 /* struct np_get_async_h2t_dma_compl_queues, in, out */
 #define NP_IOCTL_SEMAPHORE_INCREMENT 0x80084e29 /* struct np_semaphore, in */
 #define NP_IOCTL_SEMAPHORE_DECREMENT 0x80084e2a /* struct np_semaphore, in */
 #define NP_IOCTL_SEMAPHORE_READ 0xc0084e2b /* struct np_semaphore, in, out */

@@ -186,6 +186,8 @@ struct nt_h2t {
 	struct nt_chunk *markers;
 	struct nt_context context[NT_CTX_COUNT];
 	struct nt_context window[2];	/* zero copy */
+	struct nt_chunk *completions;	/* mapped by user space */
+	u32 compl_tail;
 };
 
 struct nt_channel {
@@ -256,6 +258,10 @@ struct nt_dev {
 
 	struct mutex notification_lock;
 	struct list_head notifications;
+
+	struct workqueue_struct *async_queue;
+	atomic_t async_count;
+	struct address_space *mapping;
 };
 
 /**
@@ -268,7 +274,12 @@ struct nt_file {
 	struct list_head chunks;	/* under nd->alloc_lock */
 	struct nt_chunk *bounce;
 	struct nt_reset *reset;
+	atomic_t async_count;	/* asynchronous copies that refer to it */
+	bool closing;		/* its asynchronous copies are dropped */
 };
+
+#define NT_COMPL_SIZE (sizeof(struct np_h2t_compl_queue) + \
+		       NP_COMPL_QUEUE_CAPACITY * sizeof(struct np_h2t_compl_entry))
 
 /* chip.c: what the tables say */
 const struct np_product *nt_product(u16 device_id);
@@ -343,6 +354,11 @@ void nt_h2t_release_owned(struct nt_file *file);
 int nt_zerocopy(struct nt_h2t *h2t, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size,
 		bool to_device);
 int nt_bar4_write(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size);
+
+/* async.c */
+int nt_zerocopy_batches(struct nt_file *file, void __user *user);
+int nt_completion_queues(struct nt_file *file, void __user *user);
+void nt_async_drain(struct nt_file *file);
 
 /* mem.c */
 int nt_mem_init(struct nt_dev *nd);

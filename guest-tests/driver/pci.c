@@ -82,9 +82,19 @@ static void nt_teardown(struct nt_dev *nd)
 	WRITE_ONCE(nd->dying, true);
 	wake_up_all(&nd->state_wait);
 
+	/* Every entry that did not see this yet has left after this; so no asynchronous copy is added any more. */
+	down_write(&nd->life);
+	up_write(&nd->life);
+	if (nd->async_queue)
+		destroy_workqueue(nd->async_queue);
+	nd->async_queue = NULL;
+
 	/* Polls and handshakes give up soon; nobody enters after this. */
 	down_write(&nd->life);
 	nd->gone = true;
+	/* Nobody looks at memory that goes: the next touch is a SIGBUS. */
+	if (nd->mapping)
+		unmap_mapping_range(nd->mapping, 0, 0, 1);
 	nt_reset_exit(nd);
 	pci_clear_master(nd->pdev);
 	nt_h2t_free(nd);
@@ -100,6 +110,10 @@ static void nt_teardown(struct nt_dev *nd)
 static int nt_setup(struct nt_dev *nd)
 {
 	int ret = nt_map_registers(nd);
+
+	nd->async_queue = alloc_ordered_workqueue("neuron_async", 0);
+	if (!ret && !nd->async_queue)
+		ret = -ENOMEM;
 
 	if (!ret)
 		ret = nt_read_node(nd);

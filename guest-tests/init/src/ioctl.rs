@@ -381,6 +381,45 @@ pub fn zero_copy(
     unsafe { call(file, abi::MEM_BUF_ZEROCOPY64, &mut argument) }
 }
 
+/// One batch of zero copies to the device, each of `ops` with its offset. With `sequence_num` 0 done on return.
+///
+/// # Safety
+/// Otherwise the buffers must stay until the completion came.
+pub unsafe fn zero_copy_batch(
+    file: &File,
+    mem_handle: u64,
+    ops: &[(u64, &[u8])],
+    sequence_num: u64,
+    context: u64,
+) -> Result<(), Refused> {
+    let ops: Vec<_> = ops
+        .iter()
+        .map(|(offset, bytes)| abi::TensorBatchOp {
+            offset: *offset,
+            size: length(bytes),
+            buffer: address(bytes.as_ptr()),
+        })
+        .collect();
+    let batch = abi::MemcpyBatch {
+        mem_handle,
+        ops_ptr: address(ops.as_ptr()),
+        num_ops: u32::try_from(ops.len()).unwrap_or(u32::MAX),
+        context,
+        ..Default::default()
+    };
+    let mut argument = abi::MemBufZerocopy64Batches {
+        sequence_num,
+        batches_ptr: address(&raw const batch),
+        num_batches: 1,
+        is_copy_to_device: 1,
+        h2t_qid: -1,
+        ..Default::default()
+    };
+    // SAFETY: the arrays live until the call returns, which is when the driver has read them; the caller vouches for
+    // the buffers.
+    unsafe { call(file, abi::MEM_BUF_ZEROCOPY64_BATCHES, &mut argument) }
+}
+
 /// `MEM_COPY_ASYNC64` or `MEM_COPY_ASYNC`; returns the wait handle.
 pub fn copy_async(file: &File, wide: bool, copy: abi::MemCopyAsync64) -> Result<u32, Refused> {
     // No prefetch: the driver would touch user pages at that address while the copy runs.

@@ -183,6 +183,11 @@ fn rings(out: &mut String) -> fmt::Result {
     number(out, "MARKER_SOURCE", marker::SOURCE_OFFSET)?;
     number(out, "MARKER_POLL", marker::POLL_OFFSET)?;
     number(out, "MARKER_SLOT", marker::SLOT_SIZE)?;
+    writeln!(
+        out,
+        "#define NP_COMPL_QUEUE_CAPACITY {}u",
+        ioctl::COMPL_QUEUE_CAPACITY
+    )?;
     writeln!(out, "#define NP_CTX_NONE {:#x}u", ioctl::wait_handle::NONE)?;
     number(out, "CTX_SYNC", ioctl::wait_handle::SYNC)?;
     number(out, "CTX_ASYNC1", ioctl::wait_handle::ASYNC1)?;

@@ -123,7 +123,7 @@ macro_rules! scalars {
         }
     )*};
 }
-scalars!(u8 => "__u8", u16 => "__u16", u32 => "__u32", u64 => "__u64", i32 => "__s32");
+scalars!(u8 => "__u8", u16 => "__u16", u32 => "__u32", u64 => "__u64", i32 => "__s32", i64 => "__s64");
 
 impl<T: CType, const N: usize> CType for [T; N] {
     const C: CTypeRef = CTypeRef {

@@ -242,6 +242,51 @@ structs! {
         /// Only there to give the struct another size.
         dummy: u32,
     }
+    /// One piece of a [`MemcpyBatch`].
+    TensorBatchOp = "tensor_batch_op" {
+        /// In: bytes into the batch's memory.
+        offset: u64,
+        /// In: bytes.
+        size: u64,
+        /// In or out: user pointer to the bytes.
+        buffer: u64,
+    }
+    /// The pieces that one chunk takes or gives.
+    MemcpyBatch = "memcpy_batch" {
+        /// In: handle.
+        mem_handle: u64,
+        /// In: bytes into the chunk, added to each piece's offset.
+        mem_handle_offset: u64,
+        /// In: user pointer to [`TensorBatchOp`]s.
+        ops_ptr: u64,
+        /// In: how many.
+        num_ops: u32,
+        /// In: as in [`MemBufZerocopy64`].
+        bar4_wr_threshold: u16,
+        /// In: 0.
+        flags: u16,
+        /// In: comes back in the completion of an asynchronous request.
+        context: u64,
+    }
+    /// Argument of [`MEM_BUF_ZEROCOPY64_BATCHES`].
+    MemBufZerocopy64Batches = "mem_buf_copy64zc_batches" {
+        /// In: names an asynchronous request in its completion (from 2.27; ignored before).
+        sequence_num: u64,
+        /// In: user pointer to [`MemcpyBatch`]es.
+        batches_ptr: u64,
+        /// In: how many.
+        num_batches: u32,
+        /// In: non-zero copies to the device.
+        is_copy_to_device: u16,
+        /// Always zero; padding.
+        pad_0: u16,
+        /// In: queue of the core's H2T engine, -1 for its own.
+        h2t_qid: i32,
+        /// In: 0, or what a driver defines.
+        flags: u16,
+        /// Always zero; padding.
+        pad_1: u16,
+    }
     /// Argument of [`MEM_GET_PA`].
     MemGetPa = "mem_get_pa" {
         /// In: handle.
@@ -390,4 +435,6 @@ ioctls! {
     /// Copies by pinning the user's pages (contract §8.5). `-EINVAL` on V2 unless forced, `-ENOENT` for a bad queue.
     /// Since 2.22.
     MEM_BUF_ZEROCOPY64 = 0xc030_4e7c, ReadWrite, 124, real, InPointers, MemBufZerocopy64;
+    /// Many such copies in one call. Since 2.25.
+    MEM_BUF_ZEROCOPY64_BATCHES = 0xc020_4e81, ReadWrite, 129, real, InPointers, MemBufZerocopy64Batches;
 }

@@ -210,7 +210,47 @@ structs! {
         /// In: queues to free.
         queue_bmap: u32,
     }
+    /// Where one completion ring is.
+    ComplQueueInfo = "compl_queue_info" {
+        /// Out: mmap offset.
+        mmap_offset: u64,
+        /// Out: bytes of header and entries.
+        mmap_size: u64,
+    }
+    /// Argument of [`GET_ASYNC_H2T_DMA_COMPL_QUEUES`] (facts §6: 264 bytes).
+    GetAsyncH2tDmaComplQueues = "get_async_h2t_dma_compl_queues" {
+        /// In: core.
+        nc_id: u32,
+        /// In: queues asked for.
+        qid_bitmap: u32,
+        /// Out: by queue; zeros for those not asked for.
+        compl_queue_info: [ComplQueueInfo; 16],
+    }
+    /// Start of a completion ring, followed by its entries. Public is that there are these three words and that head and
+    /// tail count up freely; their order was chosen, so a program must not read a real driver's ring by it.
+    H2tComplQueue = "h2t_compl_queue" {
+        /// Entries, a power of two ([`COMPL_QUEUE_CAPACITY`]).
+        capacity: u32,
+        /// Moved by the program, after it has read an entry.
+        head: u32,
+        /// Moved by the driver, after it has written one.
+        tail: u32,
+        /// Padding.
+        pad_0: u32,
+    }
+    /// One completion. Public are the three fields; their order was chosen.
+    H2tComplEntry = "h2t_compl_entry" {
+        /// The request's number.
+        sequence_num: u64,
+        /// 0 or a negative errno.
+        compl_ret: i64,
+        /// The context of the request's first batch.
+        context: u64,
+    }
 }
+
+/// Entries of a completion ring (facts §4.3).
+pub const COMPL_QUEUE_CAPACITY: u32 = 1024;
 
 /// Which ring of a queue.
 pub mod queue_type {
@@ -252,4 +292,7 @@ ioctls! {
     H2T_DMA_ALLOC_QUEUES = 0xc014_4e7d, ReadWrite, 125, real, InOut, H2tDmaAllocQueues;
     /// Frees them. Since 2.25.
     H2T_DMA_FREE_QUEUES = 0xc008_4e7e, ReadWrite, 126, real, In, H2tDmaFreeQueues;
+    /// Where the completion rings of a core's queues can be mapped. `-EINVAL` for a bad core or a queue without one.
+    /// Since 2.27.
+    GET_ASYNC_H2T_DMA_COMPL_QUEUES = 0xc108_4e87, ReadWrite, 135, real, InOut, GetAsyncH2tDmaComplQueues;
 }

@@ -16,6 +16,7 @@ mod info;
 mod latency;
 mod mailbox;
 mod memset;
+mod notifications;
 mod queues;
 mod reopen;
 mod reset;
@@ -26,6 +27,7 @@ mod soft_poll;
 mod state_buffer;
 mod user_ring;
 mod zero_copy;
+mod zero_copy_batch;
 
 use std::time::Duration;
 
@@ -200,6 +202,11 @@ pub const ALL: &[Scenario] = &[
         zero_copy::run,
     ),
     each(
+        "zero_copy_batch",
+        "many zero copies in one call, now and with completions posted to a mapped ring",
+        zero_copy_batch::run,
+    ),
+    each(
         "h2t_queues",
         "extra driver queues, allocated, used and freed",
         h2t_queues::run,
@@ -228,6 +235,11 @@ pub const ALL: &[Scenario] = &[
         "engine_state",
         "engine state read, stopped and started",
         engine_state::run,
+    ),
+    each(
+        "notifications",
+        "a notification queue created, its memory and registers read back",
+        notifications::run,
     ),
     each(
         "mailbox",

@@ -149,7 +149,32 @@ fn run(case: &Case) -> Result<(), Failed> {
     flock(&lock, FlockOperation::LockExclusive).map_err(|e| format!("lock: {e}"))?;
     build()?;
     let command = format!("run it alone: scripts/guest {}", case.options);
-    check(case).map_err(|error| Failed::from(format!("{error}\n{command}")))
+    let mut attempt = 1;
+    loop {
+        match check(case) {
+            Err(error) if attempt < ATTEMPTS && host_was_late(case, &error) => {
+                eprintln!(
+                    "{}: FLAKY, attempt {attempt} of {ATTEMPTS} ran out of the driver's budget:\n{error}",
+                    case.name
+                );
+                attempt += 1;
+            }
+            result => return result.map_err(|error| Failed::from(format!("{error}\n{command}"))),
+        }
+    }
+}
+
+/// On platform silicon a small copy has 40 or 80 ms of real time (contract §8.4), which a busy host may take from the device's
+/// thread. Only such a lane, failed for only this reason, is run again, and says so.
+const ATTEMPTS: u32 = 3;
+
+/// What driver and scenarios say of a copy whose budget ran out.
+const OUT_OF_BUDGET: [&str; 2] = ["Connection timed out", "DMA completion timeout"];
+
+fn host_was_late(case: &Case, error: &str) -> bool {
+    matches!(case.expected, Expected::Pass)
+        && case.options.contains("--platform silicon")
+        && OUT_OF_BUDGET.iter().any(|text| error.contains(text))
 }
 
 fn check(case: &Case) -> Result<(), String> {

@@ -265,7 +265,7 @@ pub struct Made {
 /// A whole matrix, or a shard of one.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub struct Results {
-    /// [`FORMAT`].
+    /// `FORMAT`.
     pub format: u32,
     /// `I/N`, if it is a part.
     #[serde(default, skip_serializing_if = "Option::is_none")]

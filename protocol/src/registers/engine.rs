@@ -14,7 +14,7 @@ pub const GEN_EX: u32 = 0x3_c000;
 
 /// Offsets in the m2s and in the s2m unit.
 pub mod unit {
-    /// Read-only: four (five) state machines; [`state`].
+    /// Read-only: four (five) state machines; [`super::state`].
     pub const STATE: u32 = 0x200;
     /// Write: [`super::ChangeState`].
     pub const CHANGE_STATE: u32 = 0x204;

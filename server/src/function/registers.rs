@@ -176,21 +176,37 @@ impl NeuronFunction {
 
     /// Reads HBM through its BAR; the gaps between stacks read 0.
     pub(super) fn read_hbm(&self, offset: u64, data: &mut [u8]) {
-        match self.memory.hbm.at_bar(offset, data.len()) {
-            Some(slice) => memory::read_own(&slice, data),
-            None => data.fill(0),
+        let mut done = 0;
+        while done < data.len() {
+            let left = &mut data[done..];
+            done += match self.memory.hbm.stretch(offset + done as u64, left.len()) {
+                Ok(slice) => {
+                    memory::read_own(&slice, &mut left[..slice.len()]);
+                    slice.len()
+                }
+                Err(gap) => {
+                    left[..gap].fill(0);
+                    gap
+                }
+            };
         }
     }
 
     /// Writes HBM through its BAR; the gaps between stacks take nothing.
     pub(super) fn write_hbm(&self, offset: u64, data: &[u8]) {
-        if let Some(slice) = self.memory.hbm.at_bar(offset, data.len()) {
-            memory::write_own(data, &slice);
-        } else {
-            tracing::warn!(
-                "write of {} bytes to BAR4+{offset:#x}, where no HBM is",
-                data.len()
-            );
+        let mut done = 0;
+        while done < data.len() {
+            let (at, left) = (offset + done as u64, &data[done..]);
+            done += match self.memory.hbm.stretch(at, left.len()) {
+                Ok(slice) => {
+                    memory::write_own(&left[..slice.len()], &slice);
+                    slice.len()
+                }
+                Err(gap) => {
+                    tracing::warn!("write of {gap} bytes to BAR4+{at:#x}, where no HBM is");
+                    gap
+                }
+            };
         }
     }
 }

@@ -151,6 +151,25 @@ impl Hbm {
         self.memory.slice(offset, len)
     }
 
+    /// Up to `len` bytes from an offset of BAR4 on that are all populated (the slice) or all not (how many).
+    #[expect(
+        clippy::missing_errors_doc,
+        reason = "the error is one of two kinds of stretch"
+    )]
+    pub fn stretch(&self, offset: u64, len: usize) -> Result<VolatileSlice<'_>, usize> {
+        let HbmGeometry {
+            stack_size,
+            bar_stride,
+            ..
+        } = self.geometry;
+        let up_to = |end: u64| len.min(usize::try_from(end).unwrap_or(usize::MAX));
+        let in_stack = offset % bar_stride;
+        match stack_size.checked_sub(in_stack).filter(|left| *left > 0) {
+            Some(left) => self.memory.slice(offset, up_to(left)).ok_or(len),
+            None => Err(up_to(bar_stride - in_stack)),
+        }
+    }
+
     /// Bytes behind touched pages.
     pub fn resident(&self) -> u64 {
         self.memory.resident()

@@ -125,6 +125,8 @@ enum State {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     state: State,
+    /// The access it waits for, by the function's name for it.
+    waits_for: Option<u64>,
 }
 
 impl Mailbox {
@@ -134,11 +136,23 @@ impl Mailbox {
             cursor: Cursor::new(request, vec![0; REQUEST_HEADER_SIZE]),
             response,
         };
+        // The answer to what the request before had asked for is not for this one.
+        self.waits_for = None;
     }
 
-    /// Something is under way.
-    pub const fn busy(&self) -> bool {
-        !matches!(self.state, State::Idle)
+    /// Something is under way that need not wait for the client.
+    pub const fn can_step(&self) -> bool {
+        !matches!(self.state, State::Idle) && self.waits_for.is_none()
+    }
+
+    /// The access of the last [`Step::Transfer`] is under way as `id`.
+    pub const fn wait_for(&mut self, id: u64) {
+        self.waits_for = Some(id);
+    }
+
+    /// It waits for this access.
+    pub fn awaits(&self, id: u64) -> bool {
+        self.waits_for == Some(id)
     }
 
     /// Goes on until it needs somebody.
@@ -223,11 +237,20 @@ impl Mailbox {
         Ok(())
     }
 
-    /// The answer to a [`Step::Transfer`]; an empty one to a write.
+    /// The answer to a [`Step::Transfer`]; an empty one to a write. Nothing if it was for a request since replaced.
     ///
     /// # Errors
     /// The client could not reach the memory: the request stays without an answer.
-    pub fn complete(&mut self, len: usize, reply: Option<Vec<u8>>) -> Result<(), Unanswered> {
+    pub fn complete(
+        &mut self,
+        id: u64,
+        len: usize,
+        reply: Option<Vec<u8>>,
+    ) -> Result<(), Unanswered> {
+        if !self.awaits(id) {
+            return Ok(());
+        }
+        self.waits_for = None;
         let Some(bytes) = reply else {
             self.state = State::Idle;
             return Err(Unanswered::Client);

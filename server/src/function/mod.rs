@@ -270,11 +270,13 @@ impl NeuronFunction {
         self.reset_pending = false;
     }
 
-    fn ask(&mut self, asker: Asker, request: DmaRequest) {
+    /// Has the client make an access; returns our name for it.
+    fn ask(&mut self, asker: Asker, request: DmaRequest) -> u64 {
         let id = self.next_dma;
         self.next_dma += 1;
         self.askers.insert(id, asker);
         self.outgoing.push_back((id, request));
+        id
     }
 
     /// Accesses that the wire has not taken and whose memory is gone now fail as if they had come later.
@@ -308,10 +310,12 @@ impl NeuronFunction {
     fn serve(&mut self, id: u64, request: Request) {
         let reply = match request {
             Request::ReadGuest { iova, len } => {
-                return self.ask(Asker::Udma(id), DmaRequest::Read { iova, len });
+                self.ask(Asker::Udma(id), DmaRequest::Read { iova, len });
+                return;
             }
             Request::WriteGuest { iova, data } => {
-                return self.ask(Asker::Udma(id), DmaRequest::Write { iova, data });
+                self.ask(Asker::Udma(id), DmaRequest::Write { iova, data });
+                return;
             }
             Request::ReadRegister { offset, len } => {
                 let mut data = vec![0; len];
@@ -329,16 +333,18 @@ impl NeuronFunction {
 
     /// Runs the mailbox until it waits for somebody.
     fn run_mailbox(&mut self) {
-        while self.mailbox.busy() {
+        while self.mailbox.can_step() {
             match self.mailbox.step(&self.memory) {
                 Ok(mailbox::Step::Idle) => return,
                 Ok(mailbox::Step::Execute(request)) => self.execute(&request),
                 Ok(mailbox::Step::Transfer(Request::ReadGuest { iova, len })) => {
-                    return self.ask(Asker::Mailbox { len }, DmaRequest::Read { iova, len });
+                    let id = self.ask(Asker::Mailbox { len }, DmaRequest::Read { iova, len });
+                    return self.mailbox.wait_for(id);
                 }
                 Ok(mailbox::Step::Transfer(Request::WriteGuest { iova, data })) => {
                     let len = data.len();
-                    return self.ask(Asker::Mailbox { len }, DmaRequest::Write { iova, data });
+                    let id = self.ask(Asker::Mailbox { len }, DmaRequest::Write { iova, data });
+                    return self.mailbox.wait_for(id);
                 }
                 Ok(mailbox::Step::Transfer(_)) => return,
                 Err(error) => {
@@ -434,7 +440,7 @@ impl PciFunction for NeuronFunction {
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
         match unmap {
             DmaUnmap::All => self.memory.guest.clear(),
-            DmaUnmap::Range { iova, size } => self.memory.guest.remove(iova, size),
+            DmaUnmap::Range { iova, size } => self.memory.guest.remove(iova, size)?,
         }
         self.fail_unmapped(unmap);
         Ok(())
@@ -474,12 +480,23 @@ impl PciFunction for NeuronFunction {
             match udma.run(&mut slice, &mut context) {
                 Slice::Idle => return Progress::Idle,
                 Slice::Again => return Progress::Again,
-                Slice::Request { id, request } => self.serve(id, request),
+                Slice::Request { id, request } => {
+                    let resets = self.counters.resets;
+                    self.serve(id, request);
+                    // A reset that a descriptor asks for costs thousands of times what a register does.
+                    if self.counters.resets != resets {
+                        return Progress::Again;
+                    }
+                }
             }
         }
     }
 
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
+        // What was asked for before waits as well.
+        if !self.pci.bus_master() {
+            return None;
+        }
         loop {
             let (id, request) = self.outgoing.pop_front()?;
             if self.wants_dma(id) {
@@ -489,11 +506,15 @@ impl PciFunction for NeuronFunction {
         }
     }
 
+    fn masters_bus(&self) -> bool {
+        self.pci.bus_master()
+    }
+
     fn wants_dma(&self, id: u64) -> bool {
         match self.askers.get(&id) {
             None | Some(Asker::Dropped) => false,
             Some(Asker::Udma(id)) => self.udma.awaits(*id),
-            Some(Asker::Mailbox { .. }) => true,
+            Some(Asker::Mailbox { .. }) => self.mailbox.awaits(id),
             Some(Asker::Notification { ticket }) => self.notifications.awaits(*ticket),
         }
     }
@@ -513,7 +534,7 @@ impl PciFunction for NeuronFunction {
                 self.notifications.complete(ticket, reply.is_ok());
             }
             Some(Asker::Mailbox { len }) => {
-                if let Err(error) = self.mailbox.complete(len, reply.ok()) {
+                if let Err(error) = self.mailbox.complete(id, len, reply.ok()) {
                     tracing::warn!(%error, "mailbox request not answered; the driver will time out and try again");
                 }
             }

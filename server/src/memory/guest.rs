@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -18,6 +19,13 @@ use crate::vfio::Protection;
 
 /// Most mappings at a time: the `max_dma_maps` that QEMU announces (qemu client "Connect order").
 pub const MAX_MAPPINGS: usize = 65_535;
+
+/// Most files mapped at a time by the whole process. The kernel lets a process have 65,530 areas (`vm.max_map_count`);
+/// each file needs a second one when it is cut short, or [`super::sigbus`] cannot rescue us, and the rest needs some.
+const MAX_MAPPED: usize = 30_000;
+
+/// Files mapped. Threads that count at the same time may overshoot by their number, which does no harm.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// A mapped file of the client's, which may cut it short at any time. The descriptor is closed once it is mapped: a
 /// client may map more files than a process may have open.
@@ -44,6 +52,7 @@ unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
+        MAPPED.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the range was mapped by `ClientFile::map`, and everything that reaches it borrows from its owner.
         let result = unsafe { rustix::mm::munmap(self.start, self.len) };
         if let Err(error) = result {
@@ -55,8 +64,12 @@ impl Drop for Mapped {
 impl ClientFile {
     fn map(file: &OwnedFd, offset: u64, len: usize, prot: ProtFlags) -> Result<Self, Errno> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        if MAPPED.load(Ordering::Relaxed) >= MAX_MAPPED {
+            return Err(Errno::NOSPC);
+        }
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, file, offset) }?;
+        MAPPED.fetch_add(1, Ordering::Relaxed);
         let mapping = Mapped { start, len };
         let (prot, flags) = (prot.bits().cast_signed(), flags.bits().cast_signed());
         // SAFETY: the range was mapped just now and is unmapped after the region is gone.
@@ -220,7 +233,7 @@ impl GuestMap {
     /// # Errors
     /// There are too many mappings.
     pub fn insert(&mut self, iova: u64, mapping: Mapping) -> Result<(), Errno> {
-        self.remove(iova, mapping.size);
+        self.remove(iova, mapping.size)?;
         if self.mappings.len() >= MAX_MAPPINGS {
             return Err(Errno::NOSPC);
         }
@@ -229,18 +242,25 @@ impl GuestMap {
     }
 
     /// Removes a range: whole mappings and parts of mappings.
-    pub fn remove(&mut self, iova: u64, size: u64) {
+    ///
+    /// # Errors
+    /// It would leave too many mappings, as a hole in one makes two: nothing is removed.
+    pub fn remove(&mut self, iova: u64, size: u64) -> Result<(), Errno> {
         let end = iova.saturating_add(size);
+        let full = self.mappings.len() >= MAX_MAPPINGS;
         if let Some((&start, mapping)) = self.mappings.range_mut(..iova).next_back() {
             let left = iova - start;
             let old_size = mapping.size;
             if old_size > left {
+                if full && start + old_size > end {
+                    return Err(Errno::NOSPC);
+                }
                 let tail = (start + old_size > end)
                     .then(|| mapping.part(end - start, start + old_size - end));
                 *mapping = mapping.part(0, left);
                 if let Some(tail) = tail {
                     self.mappings.insert(end, tail);
-                    return;
+                    return Ok(());
                 }
             }
         }
@@ -252,6 +272,7 @@ impl GuestMap {
                 self.mappings.insert(end, tail);
             }
         }
+        Ok(())
     }
 
     /// Removes everything.
@@ -306,7 +327,7 @@ mod tests {
                     map.insert(iova, tagged(size, step * 1000)).unwrap();
                     model.extend((0..size).map(|n| (iova + n, step * 1000 + n)));
                 } else {
-                    map.remove(iova, size);
+                    map.remove(iova, size).unwrap();
                     (iova..iova + size).for_each(|at| { model.remove(&at); });
                 }
                 for at in 0..100 {
@@ -343,7 +364,7 @@ mod tests {
         map.insert(u64::MAX - 4096, tagged(4096, 0)).unwrap();
         assert!(map.find(u64::MAX - 1).is_some());
         assert!(map.find(u64::MAX).is_none());
-        map.remove(u64::MAX - 10, u64::MAX);
+        map.remove(u64::MAX - 10, u64::MAX).unwrap();
         assert!(map.find(u64::MAX - 1).is_none());
         assert!(map.find(u64::MAX - 11).is_some());
     }

@@ -207,6 +207,11 @@ pub trait PciFunction {
     /// `id` tells them apart. The session splits it to the client's transfer limit.
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)>;
 
+    /// Whether messages may be sent now. Accesses that [`Self::next_dma`] gave earlier wait as long as it is false.
+    fn masters_bus(&self) -> bool {
+        true
+    }
+
     /// Whether the answer to an access is still waited for. If not, no further message is sent for it: software that was
     /// told of a reset must not find its memory written afterwards.
     fn wants_dma(&self, _id: u64) -> bool {

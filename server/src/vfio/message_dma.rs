@@ -94,7 +94,10 @@ impl MessageDma {
             }
         }
         self.cancel_unwanted(function);
-        if self.requests.is_empty() || !self.knows_layout(limits.is_qemu, outbox) {
+        if self.requests.is_empty()
+            || !function.masters_bus()
+            || !self.knows_layout(limits.is_qemu, outbox)
+        {
             return 0;
         }
         self.issue(

@@ -350,3 +350,33 @@ fn qemu_is_asked_for_its_layout() {
         assert_eq!(result(&served), (2, Ok(vec![5, 6, 7, 8, 9])));
     }
 }
+
+/// A request in several messages stops between two of them when the guest forbids the device to master the bus.
+#[test]
+fn no_message_without_bus_master() {
+    const PARTS: usize = 6;
+    let served = Served::new();
+    let mut peer = served.plain_peer();
+    let part = 1 << 20;
+    for n in 0..PARTS {
+        let (id, iova) = (n as u64, (n * part) as u64);
+        ask(&served, id, DmaRequest::Read { iova, len: part });
+    }
+    let first: Vec<_> = (0..4).map(|_| peer.receive()).collect();
+    served.look(|mock| mock.no_bus = true);
+    for message in &first {
+        refuse(&mut peer, message, Errno::PERM);
+    }
+    served.wait(|mock| mock.replies.len() == 4);
+    // The answer to this comes first, with nothing before it.
+    let _ = peer.read(0, 0, 4);
+    served.look(|mock| {
+        assert_eq!(mock.replies.len(), 4);
+        mock.no_bus = false;
+    });
+    for _ in 4..PARTS {
+        let message = peer.receive();
+        refuse(&mut peer, &message, Errno::PERM);
+    }
+    served.wait(|mock| mock.replies.len() == PARTS);
+}

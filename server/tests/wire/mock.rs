@@ -65,6 +65,8 @@ pub struct Mock {
     pub config: Vec<u8>,
     pub doorbell: u64,
     pub writes: u64,
+    /// The guest forbids DMA.
+    pub no_bus: bool,
     pub reads: u64,
     pub events: Vec<Event>,
     pub maps: Vec<(u64, u64, Option<OwnedFd>)>,
@@ -112,6 +114,7 @@ impl Default for Mock {
             config,
             doorbell: 0,
             writes: 0,
+            no_bus: false,
             reads: 0,
             events: Vec::new(),
             maps: Vec::new(),
@@ -267,6 +270,10 @@ impl PciFunction for Mock {
         self.work -= 1;
         std::thread::sleep(self.slice);
         Progress::Again
+    }
+
+    fn masters_bus(&self) -> bool {
+        !self.no_bus
     }
 
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {

@@ -23,7 +23,7 @@ pub struct DevOptions {
     /// A shell on the guest's console after the scenarios (leave by `exit`, or Ctrl-A X)
     #[arg(long, conflicts_with = "watch")]
     pub shell: bool,
-    /// QEMU waits for gdb on this port of the local host
+    /// QEMU listens for gdb on this port of the local host; the guest does not wait for it
     #[arg(long, num_args = 0..=1, default_missing_value = "1234", value_name = "PORT")]
     pub gdb: Option<u16>,
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use neuron_protocol::generation::{Platform, Product};
 
 use crate::accel::Accel;
@@ -103,7 +103,10 @@ pub fn run(
         } else {
             format!("\n{}", tails.join("\n"))
         };
-        return Err(error.context(format!("logs are in {}{said}", run.dir.display())));
+        return Err(anyhow!(
+            "{error:#}{said}\nlogs are in {}",
+            run.dir.display()
+        ));
     }
     if lane.shell {
         run.wait_for_terminal();

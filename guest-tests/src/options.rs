@@ -3,7 +3,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use neuron_protocol::generation::{Platform, Product};
 
 use crate::accel::{self, Choice};
@@ -84,6 +84,10 @@ impl GuestOptions {
         let server = artifacts::server()?;
         let init = artifacts::init()?;
         // Bad names are cheap to find and a download is not.
+        ensure!(
+            !self.scenario.trim().is_empty(),
+            "--scenario is empty; name scenarios, or 'all'"
+        );
         check_scenarios(&init, &self.scenario)?;
         let module = self
             .driver

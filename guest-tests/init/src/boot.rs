@@ -76,18 +76,18 @@ pub fn shell() {
         None if Path::new("/bin/sh").exists() => Command::new("/bin/sh"),
         None => {
             report::line(
-                "shell: no /bin/busybox and no /bin/sh in the initramfs: add one, or drop neuron.shell=1",
+                "note shell: no /bin/busybox and no /bin/sh in the initramfs: add one, or drop neuron.shell=1",
             );
             return;
         }
     };
-    report::line("shell: leave it with `exit`");
+    report::line("note shell: leave it with `exit`");
     command
         .env("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
         .env("HOME", "/")
         .env("PS1", "guest# ");
     if let Err(error) = command.status() {
-        report::line(format_args!("shell: {error}"));
+        report::line(format_args!("note shell: {error}"));
     }
 }
 

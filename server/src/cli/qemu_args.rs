@@ -85,7 +85,7 @@ impl QemuArgs {
 pub fn invocation(specs: &[DeviceSpec], memory: u64) -> Invocation {
     let mut args: Vec<String> = Vec::new();
     let mut remarks = vec![
-        "QEMU 10.1 or newer. Start `serve` with the same options first: QEMU exits if nobody listens, and never reconnects"
+        "QEMU 10.1 or newer. Start `serve` with the same device options first: QEMU exits if nobody listens, and never reconnects"
             .to_owned(),
         "share=on is what lets the device reach guest memory; with share=off its writes never arrive".to_owned(),
         "no translating vIOMMU: the Neuron driver hands physical addresses to the device".to_owned(),
@@ -108,6 +108,8 @@ pub fn invocation(specs: &[DeviceSpec], memory: u64) -> Invocation {
             size::exact(bar_space(specs))
         ));
     }
+    // The default network card wants a boot ROM, which a QEMU unpacked by scripts/get-qemu does not have.
+    args.extend(["-nic".to_owned(), "none".to_owned()]);
     for spec in specs {
         let path = absolute(&spec.socket);
         let device = json!({

@@ -1,5 +1,5 @@
 //! The device's account of itself.
-use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, RxDescriptor, TxDescriptor};
+use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, Operation, RxDescriptor, TxDescriptor};
 use neuron_protocol::registers::queue::Pointer;
 use neuron_protocol::registers::{Direction, RegisterName, engine, queue};
 
@@ -247,6 +247,10 @@ impl NeuronFunction {
             .iter()
             .map(|word| u32::from_le_bytes(*word))
             .collect();
+        if bytes == [0; DESCRIPTOR_SIZE] {
+            "empty".clone_into(&mut report.text);
+            return report;
+        }
         let (len_ctrl, address, access, operation) = match direction {
             Direction::M2s => {
                 let tx: TxDescriptor = zerocopy::transmute!(bytes);
@@ -254,7 +258,10 @@ impl NeuronFunction {
                     tx.len_ctrl(),
                     tx.source(),
                     Access::Read,
-                    format!(", {:?}", tx.operation()),
+                    match tx.operation() {
+                        Operation::Copy => String::new(),
+                        Operation::Unsupported(name) => format!(", {name}: not modelled"),
+                    },
                 )
             }
             Direction::S2m => {

@@ -25,16 +25,15 @@ pub enum HbmSizeError {
     /// This product and platform have one size.
     #[error(
         "the driver takes the size of HBM from BAR4 only on platform qemu of trn2 and trn3; elsewhere it is fixed at \
-         {fixed:#x} bytes per stack (untouched pages cost nothing, so there is no need to shrink it)"
+         {} GiB per stack (untouched pages cost nothing, so there is no need to shrink it)",
+        fixed >> 30
     )]
     Fixed {
         /// Bytes per stack.
         fixed: u64,
     },
     /// Not a power of two, or out of range.
-    #[error(
-        "the size of HBM must be a power of two from {MIN} (256 MiB) to {MAX} (256 GiB): BAR4 holds it whole"
-    )]
+    #[error("the size of HBM must be a power of two from 256 MiB to 256 GiB: BAR4 holds it whole")]
     Size,
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -33,6 +34,23 @@ pub enum Format {
     Json,
 }
 
+/// Refuses a bare word that is no level: to `tracing` it is a module that nothing is in, and the log falls silent.
+fn check_words(filter: &str) -> Result<(), String> {
+    let words = filter
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.contains(['=', '[']));
+    for word in words {
+        let module = word.starts_with(env!("CARGO_CRATE_NAME")) || word == REGISTERS;
+        if !module && word.parse::<LevelFilter>().is_err() {
+            return Err(format!(
+                "--log '{filter}': '{word}' is no level; levels are error, warn, info, debug, trace and off"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Keeps the log going; ask it to flush before the process ends.
 #[derive(Debug)]
 pub struct Log {
@@ -46,6 +64,7 @@ impl Log {
     /// # Errors
     /// A filter that cannot be read, no thread to be had, or a log that was set up before.
     pub fn start(filter: &str, format: Format, trace_registers: bool) -> Result<Self, String> {
+        check_words(filter)?;
         let mut filter = EnvFilter::builder().parse(filter).map_err(|error| {
             format!("--log '{filter}': {error}; write a level such as debug, or module=level pairs")
         })?;

@@ -193,22 +193,10 @@ impl Udma {
 
     /// Bus mastering was turned on: whatever waited for it goes on.
     pub fn wake_all(&mut self) {
-        let busy: Vec<_> = self
-            .engines
-            .iter()
-            .zip(0..)
-            .flat_map(|(engine, number)| {
-                engine
-                    .pairs()
-                    .iter()
-                    .zip(0..)
-                    .map(move |(pair, queue)| (pair, number, queue))
-            })
-            .filter(|(pair, ..)| pair.m2s.outstanding > 0 || pair.s2m.outstanding > 0)
-            .map(|(_, engine, queue)| (engine, queue))
-            .collect();
-        for (engine, queue) in busy {
-            self.wake(engine, queue);
+        for engine in 0..u8::try_from(self.engines.len()).unwrap_or(u8::MAX) {
+            for queue in 0..QUEUES_PER_ENGINE {
+                self.wake(engine, queue);
+            }
         }
     }
 
@@ -281,19 +269,14 @@ impl Udma {
 
     /// Takes the answer to a request. One that was dropped by a reset meanwhile is ignored.
     pub fn complete(&mut self, id: u64, reply: Result<Vec<u8>, FaultKind>, cx: &mut Context<'_>) {
-        let Some((number, queue)) = self.waiting.remove(&id) else {
+        // The queue may have been reset since, and wait for something else by now.
+        let current = self.awaits(id);
+        let Some((number, queue)) = self.waiting.remove(&id).filter(|_| current) else {
             return;
         };
         let Some(engine) = self.engines.get_mut(usize::from(number)) else {
             return;
         };
-        let Some(pair) = engine.pair_mut(queue) else {
-            return;
-        };
-        // The queue was reset since, and may wait for something else by now.
-        if !pair.awaits() || pair.ticket != id {
-            return;
-        }
         engine.complete(queue, reply, cx);
         if let Some(pair) = engine.pair_mut(queue)
             && !pair.queued

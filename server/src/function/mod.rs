@@ -363,6 +363,7 @@ impl PciFunction for NeuronFunction {
 
     fn tick(&mut self, now: Duration) {
         self.now = now;
+        self.observers.tick(now);
         self.misc_ram.tick(now);
     }
 
@@ -402,6 +403,8 @@ impl PciFunction for NeuronFunction {
             protection,
             file,
         } = map;
+        self.observers
+            .emit(Scope::Device, EventKind::Map { iova, size });
         if let Some((file, offset)) = file {
             let present = self
                 .memory
@@ -438,10 +441,18 @@ impl PciFunction for NeuronFunction {
     }
 
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
-        match unmap {
-            DmaUnmap::All => self.memory.guest.clear(),
-            DmaUnmap::Range { iova, size } => self.memory.guest.remove(iova, size)?,
-        }
+        let (iova, size) = match unmap {
+            DmaUnmap::All => {
+                self.memory.guest.clear();
+                (0, u64::MAX)
+            }
+            DmaUnmap::Range { iova, size } => {
+                self.memory.guest.remove(iova, size)?;
+                (iova, size)
+            }
+        };
+        self.observers
+            .emit(Scope::Device, EventKind::Unmap { iova, size });
         self.fail_unmapped(unmap);
         Ok(())
     }
@@ -466,6 +477,7 @@ impl PciFunction for NeuronFunction {
         self.power_on();
         self.memory.guest.clear();
         self.memory.clear_device();
+        self.observers.emit(Scope::Device, EventKind::Disconnect);
     }
 
     fn run(&mut self) -> Progress {

@@ -7,6 +7,7 @@ use tracing::Level;
 use super::NeuronFunction;
 use super::misc_ram::Command;
 use crate::memory;
+use crate::observe::event::{EventKind, Scope};
 use crate::observe::log::REGISTERS;
 
 impl NeuronFunction {
@@ -83,13 +84,13 @@ impl NeuronFunction {
             self.account(offset, false);
             self.file.read(offset)
         });
-        self.trace("read ", offset, value);
+        self.tell(offset, value, false);
         value
     }
 
     fn write_register(&mut self, offset: u64, value: u32) {
         self.counters.register_writes += 1;
-        self.trace("write", offset, value);
+        self.tell(offset, value, true);
         let Some(at) = self.generation.decode(offset) else {
             return self.keep(offset, value);
         };
@@ -140,13 +141,29 @@ impl NeuronFunction {
         }
     }
 
-    fn trace(&self, what: &str, offset: u64, value: u32) {
-        if tracing::enabled!(target: REGISTERS, Level::TRACE) {
-            let name = RegisterName {
-                generation: self.generation,
-                offset,
-            };
+    /// Tells of an access: a read after its value is known, a write before its effects.
+    fn tell(&mut self, offset: u64, value: u32, write: bool) {
+        let listeners = self.observers.interest().registers;
+        let traced = tracing::enabled!(target: REGISTERS, Level::TRACE);
+        if !listeners && !traced {
+            return;
+        }
+        let name = RegisterName {
+            generation: self.generation,
+            offset,
+        };
+        if traced {
+            let what = if write { "write" } else { "read " };
             tracing::trace!(target: REGISTERS, "{what} {value:#010x} {name}");
+        }
+        if listeners {
+            let kind = EventKind::Register {
+                offset,
+                value,
+                write,
+                known: name.is_known(),
+            };
+            self.observers.emit(Scope::Device, kind);
         }
     }
 

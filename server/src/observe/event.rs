@@ -3,7 +3,9 @@
 //! Consumers observe, never influence. An event is built only if somebody listens, except for the few that the flight
 //! recorder of each queue always keeps.
 use std::fmt;
+use std::time::Duration;
 
+use neuron_protocol::descriptor::DESCRIPTOR_SIZE;
 use neuron_protocol::registers::Direction;
 use neuron_protocol::registers::queue::Pointer;
 
@@ -12,6 +14,8 @@ use crate::udma::Fault;
 /// One thing that happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
+    /// Device time: that of the wake-up it belongs to. Events of one wake-up share it; their order is exact.
+    pub at: Duration,
     /// Where.
     pub scope: Scope,
     /// What.
@@ -80,6 +84,43 @@ pub enum EventKind {
         /// Descriptors that were rung for and are dropped.
         dropped: u32,
     },
+    /// A descriptor came into the prefetch buffer; before the [`Self::Fetch`] it belongs to. Only told to those who
+    /// want it ([`Interest::descriptors`]).
+    Descriptor {
+        /// Which ring.
+        direction: Direction,
+        /// Its index, and the ring id that the engine expected there.
+        position: Pointer,
+        /// Its bytes as they were read.
+        raw: [u8; DESCRIPTOR_SIZE],
+    },
+    /// A register was read, or is about to be written. Only told to those who want it ([`Interest::registers`]).
+    Register {
+        /// Offset in the register BAR, bytes.
+        offset: u64,
+        /// The value.
+        value: u32,
+        /// Written rather than read.
+        write: bool,
+        /// The model knows the register.
+        known: bool,
+    },
+    /// Guest memory was mapped.
+    Map {
+        /// First I/O virtual address.
+        iova: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// Guest memory was unmapped.
+    Unmap {
+        /// First I/O virtual address.
+        iova: u64,
+        /// Bytes; `u64::MAX` is everything.
+        size: u64,
+    },
+    /// The client is gone.
+    Disconnect,
     /// An engine stopped on an error.
     Abort(Fault),
     /// An engine left its abort.
@@ -135,6 +176,29 @@ impl fmt::Display for EventKind {
             Self::QueueReset { direction, dropped } => {
                 write!(f, "reset {direction}, {dropped} descriptors dropped")
             }
+            Self::Descriptor {
+                direction,
+                position,
+                raw,
+            } => {
+                write!(
+                    f,
+                    "descriptor {direction} {}: {:032x}",
+                    position.index,
+                    u128::from_be_bytes(*raw)
+                )
+            }
+            Self::Register {
+                offset,
+                value,
+                write: false,
+                ..
+            } => write!(f, "read {offset:#x}: {value:#x}"),
+            Self::Register { offset, value, .. } => write!(f, "write {offset:#x}: {value:#x}"),
+            Self::Map { iova, size } => write!(f, "map {iova:#x}+{size:#x}"),
+            Self::Unmap { size: u64::MAX, .. } => f.write_str("unmap everything"),
+            Self::Unmap { iova, size } => write!(f, "unmap {iova:#x}+{size:#x}"),
+            Self::Disconnect => f.write_str("client gone"),
             Self::Abort(fault) => write!(f, "abort: {fault}"),
             Self::Recovered => f.write_str("recovered from abort"),
             Self::Reset { map: u32::MAX } => f.write_str("device reset"),
@@ -153,32 +217,130 @@ impl fmt::Display for EventKind {
     }
 }
 
+/// Which events beyond the ordinary ones a consumer wants: they are many, and cost those who do not ask nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// [`EventKind::Register`].
+    pub registers: bool,
+    /// [`EventKind::Descriptor`].
+    pub descriptors: bool,
+}
+
+impl Interest {
+    const fn covers(self, kind: &EventKind) -> bool {
+        match kind {
+            EventKind::Register { .. } => self.registers,
+            EventKind::Descriptor { .. } => self.descriptors,
+            _ => true,
+        }
+    }
+}
+
 /// A consumer of events.
 pub trait Observer: Send {
     /// Sees one event, in order.
     fn event(&mut self, event: &Event);
+
+    /// What else it wants to see; asked once, when it is added.
+    fn interest(&self) -> Interest {
+        Interest::default()
+    }
 }
 
 /// The consumers of one device.
 #[derive(Default)]
-pub struct Observers(Vec<Box<dyn Observer>>);
+pub struct Observers {
+    consumers: Vec<(Interest, Box<dyn Observer>)>,
+    union: Interest,
+    now: Duration,
+}
 
 impl Observers {
     /// Adds a consumer.
     pub fn add(&mut self, observer: Box<dyn Observer>) {
-        self.0.push(observer);
+        let interest = observer.interest();
+        self.union.registers |= interest.registers;
+        self.union.descriptors |= interest.descriptors;
+        self.consumers.push((interest, observer));
     }
 
-    /// Shows an event to every consumer.
+    /// What anybody wants to see beyond the ordinary events.
+    pub const fn interest(&self) -> Interest {
+        self.union
+    }
+
+    /// Tells the device time of the events to come.
+    pub const fn tick(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// Shows an event to every consumer that wants it.
     pub fn emit(&mut self, scope: Scope, kind: EventKind) {
-        for observer in &mut self.0 {
-            observer.event(&Event { scope, kind });
+        let event = Event {
+            at: self.now,
+            scope,
+            kind,
+        };
+        for (interest, consumer) in &mut self.consumers {
+            if interest.covers(&kind) {
+                consumer.event(&event);
+            }
         }
     }
 }
 
 impl fmt::Debug for Observers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} observers", self.0.len())
+        write!(f, "{} observers", self.consumers.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    struct Log(Interest, Arc<Mutex<Vec<Event>>>);
+
+    impl Observer for Log {
+        fn event(&mut self, event: &Event) {
+            self.1.lock().unwrap().push(*event);
+        }
+
+        fn interest(&self) -> Interest {
+            self.0
+        }
+    }
+
+    #[test]
+    fn the_many_events_reach_only_those_who_ask() {
+        let [few, many] = [Arc::default(), Arc::<Mutex<Vec<_>>>::default()];
+        let registers = Interest {
+            registers: true,
+            descriptors: false,
+        };
+        let mut observers = Observers::default();
+        observers.add(Box::new(Log(Interest::default(), Arc::clone(&few))));
+        assert_eq!(observers.interest(), Interest::default());
+        observers.add(Box::new(Log(registers, Arc::clone(&many))));
+        assert_eq!(observers.interest(), registers);
+
+        observers.tick(Duration::from_secs(7));
+        let kind = EventKind::Register {
+            offset: 4,
+            value: 5,
+            write: true,
+            known: false,
+        };
+        observers.emit(Scope::Device, kind);
+        observers.emit(Scope::Device, EventKind::Disconnect);
+        let kinds = |log: &Mutex<Vec<Event>>| {
+            let log = log.lock().unwrap();
+            assert!(log.iter().all(|event| event.at.as_secs() == 7));
+            log.iter().map(|event| event.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(&few), [EventKind::Disconnect]);
+        assert_eq!(kinds(&many), [kind, EventKind::Disconnect]);
     }
 }

@@ -293,6 +293,10 @@ impl Pair {
 
     fn record(&mut self, cx: &mut Context<'_>, kind: EventKind) {
         self.recorder.record(cx.now, kind);
+        self.emit(cx, kind);
+    }
+
+    fn emit(&self, cx: &mut Context<'_>, kind: EventKind) {
         cx.observers.emit(
             Scope::Queue {
                 engine: self.engine,

@@ -78,6 +78,16 @@ impl Pair {
         let (first, length) = (ring.head, ring.length());
         for (nth, raw) in (0..).zip(descriptors) {
             let position = first.advanced(nth, length);
+            if cx.observers.interest().descriptors {
+                self.emit(
+                    cx,
+                    EventKind::Descriptor {
+                        direction,
+                        position,
+                        raw: *raw,
+                    },
+                );
+            }
             // The first word is the same in both directions.
             let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
             let len_ctrl = descriptor.len_ctrl();

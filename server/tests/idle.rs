@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::Served;
 use common::raw::RawClient;
-use neuron_protocol::cycle::{CopyQueue, Device, QueuePair, Settings, init_engine};
+use neuron_protocol::cycle::{CopyQueue, Device, QueuePair, Registers, Settings, init_engine};
 use neuron_protocol::generation::{Platform, Product};
 use neuron_protocol::ring::{H2T_DESC_COUNT, RingSize, allocated_count};
 use neuron_vfio_user::probe::GuestRam;
@@ -123,6 +123,32 @@ fn an_idle_server_uses_no_cpu() {
             "{thread} woke up: {before:?} {after:?}"
         );
     }
+}
+
+/// Ticks (10 ms) that the device thread used in half a second, a read being the last activity before it.
+fn ticks_after_a_read(options: &[&str]) -> u64 {
+    let served = Served::start(options);
+    let mut device = used(&served);
+    let pid = served.pid().as_raw_nonzero().get();
+    std::thread::sleep(Duration::from_millis(1200));
+    let ticks = || -> u64 {
+        let activity = activity(pid);
+        let device = activity.iter().filter(|(name, _)| name.starts_with("nd0 "));
+        device.map(|(_, (ticks, _))| ticks).sum()
+    };
+    let before = ticks();
+    device.registers.read32(0).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    ticks() - before
+}
+
+#[test]
+fn busy_polling_is_honoured_and_ends() {
+    // With a tenth of a CPU this machine is still fast enough.
+    let spins = ticks_after_a_read(&["--busy-poll", "1000000"]);
+    assert!(spins >= 5, "{spins} ticks of 10 ms in 500 ms");
+    let ends = ticks_after_a_read(&["--busy-poll", "1000"]);
+    assert!(ends <= 1, "{ends} ticks of 10 ms after 1 ms of polling");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod probe;
 mod qemu_args;
 mod serve;
 mod size;
+mod wire;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use tracing::{debug, error, info, warn};
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
+use super::wire::WireArgs;
 use crate::confine::{self, Confinement};
 use crate::control::activation::Activation;
 use crate::control::device::{Device, Running};
@@ -50,6 +51,9 @@ pub struct ServeArgs {
     /// for an answer, doorbells included
     #[arg(long)]
     mmap_hbm: bool,
+
+    #[command(flatten)]
+    wire: WireArgs,
 
     /// What to log: a level (error, warn, info, debug, trace), or module=level pairs separated by commas
     #[arg(long, value_name = "FILTER", default_value = "info")]
@@ -227,7 +231,7 @@ impl ServeArgs {
         let mut function = NeuronFunction::new(config)
             .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;
         function.observers_mut().add(Box::new(Narrator));
-        let running = Running::start(spec.routing_id, listener, function)
+        let running = Running::start(spec.routing_id, listener, function, self.wire.settings())
             .map_err(|error| error.to_string())?;
         Ok(Arc::new(running))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::observe::log::thread_name;
 use crate::observe::report::{Account, Detail, DeviceReport, WireReport};
 use crate::policy::{Notify, Operate, Posted};
-use crate::vfio::{Handle, Listener, PciFunction, ServeError, Server};
+use crate::vfio::{Handle, Listener, PciFunction, ServeError, Server, Settings};
 
 /// Requests that may wait for one device thread. Half of what its queue takes, since each asks twice: so asking never
 /// blocks.
@@ -57,8 +57,13 @@ impl<F: PciFunction + Account + Send + 'static> Running<F> {
     ///
     /// # Errors
     /// No thread or descriptor left.
-    pub fn start(routing_id: u8, listener: Listener, function: F) -> Result<Self, ServeError> {
-        let (server, handle) = Server::new(listener, function)?;
+    pub fn start(
+        routing_id: u8,
+        listener: Listener,
+        function: F,
+        settings: Settings,
+    ) -> Result<Self, ServeError> {
+        let (server, handle) = Server::new(listener, function, settings)?;
         let thread = Mutex::new(Some(server.spawn(&thread_name(routing_id))?));
         Ok(Self {
             routing_id,
@@ -224,7 +229,8 @@ mod tests {
     }
 
     fn start(path: &Path, id: u8) -> Running<Fragile> {
-        Running::start(id, Listener::bind(path).unwrap(), Fragile::default()).unwrap()
+        let listener = Listener::bind(path).unwrap();
+        Running::start(id, listener, Fragile::default(), Settings::default()).unwrap()
     }
 
     #[test]

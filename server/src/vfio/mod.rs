@@ -12,6 +12,7 @@ mod message_dma;
 mod outbox;
 mod server;
 mod session;
+mod wait;
 
 pub use connection::{Calls, Connection, Received};
 pub use function::{
@@ -23,3 +24,4 @@ pub use listener::{ListenError, Listener};
 pub use outbox::Outbox;
 pub use server::{Gone, Handle, ServeError, Server, WireStatus};
 pub use session::{Counters, Session, SessionError};
+pub use wait::Settings;

@@ -8,13 +8,14 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
 
 use super::connection::{Calls, Connection, Received};
 use super::inbox::Inbox;
 use super::listener::Listener;
 use super::session::{Counters, Session};
+use super::wait::{Settings, Waiter};
 use super::{PciFunction, Progress};
 
 /// Commands that may wait for the device thread; a sender beyond that waits itself.
@@ -62,6 +63,8 @@ pub struct WireStatus {
     pub counters: Counters,
     /// Of this connection, or of the last.
     pub calls: Calls,
+    /// `poll` calls since the start.
+    pub polls: u64,
     /// `DMA_READ` and `DMA_WRITE` messages that the client has yet to answer.
     pub dma_in_flight: usize,
 }
@@ -173,6 +176,7 @@ pub struct Server<F> {
     client: Option<Client>,
     status: WireStatus,
     accept_paused: bool,
+    waiter: Waiter,
 }
 
 impl<F: PciFunction> Server<F> {
@@ -180,7 +184,11 @@ impl<F: PciFunction> Server<F> {
     ///
     /// # Errors
     /// No descriptor left for the wake-up event.
-    pub fn new(listener: Listener, function: F) -> Result<(Self, Handle<F>), ServeError> {
+    pub fn new(
+        listener: Listener,
+        function: F,
+        settings: Settings,
+    ) -> Result<(Self, Handle<F>), ServeError> {
         let event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
                 ServeError::System {
@@ -207,6 +215,7 @@ impl<F: PciFunction> Server<F> {
                 client: None,
                 status,
                 accept_paused: false,
+                waiter: Waiter::new(settings),
             },
             handle,
         ))
@@ -290,12 +299,6 @@ impl<F: PciFunction> Server<F> {
             Some(limit) if self.accept_paused => Some(limit.min(ACCEPT_PAUSE)),
             limit => limit,
         };
-        let limit = limit.map(|limit| {
-            Timespec::try_from(limit).unwrap_or(Timespec {
-                tv_sec: 3600,
-                tv_nsec: 0,
-            })
-        });
         let listen = if self.accept_paused {
             PollFlags::empty()
         } else {
@@ -320,15 +323,12 @@ impl<F: PciFunction> Server<F> {
             all[2] = PollFd::from_borrowed_fd(client.connection.as_fd(), flags);
             count = 3;
         }
-        match poll(&mut all[..count], limit.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => {
-                return Err(ServeError::System {
-                    what: "poll",
-                    errno,
-                });
-            }
-        }
+        self.waiter
+            .wait(&mut all[..count], limit)
+            .map_err(|errno| ServeError::System {
+                what: "poll",
+                errno,
+            })?;
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let ready = Ready {
             orders: is_ready(&all[0]),
@@ -360,6 +360,7 @@ impl<F: PciFunction> Server<F> {
 
     fn status(&self) -> WireStatus {
         let mut status = self.status;
+        status.polls = self.waiter.calls();
         if let Some(client) = &self.client {
             status.connected = true;
             status.counters = client.session.counters();

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use neuron_vfio_user::vfio::codec::Command;
-use neuron_vfio_user::vfio::{Gone, ListenError, Listener, Server};
+use neuron_vfio_user::vfio::{Gone, ListenError, Listener, Server, Settings};
 
 use crate::mock::{BAR0, BAR2, Event, Mock};
 use crate::peer::{PATIENCE, Peer, Served};
@@ -85,7 +85,7 @@ fn a_socket_passed_in_is_served() {
     let path = directory.path().join("s");
     let listening = UnixListener::bind(&path).unwrap();
     let listener = Listener::from_fd(OwnedFd::from(listening)).unwrap();
-    let (server, handle) = Server::new(listener, Mock::default()).unwrap();
+    let (server, handle) = Server::new(listener, Mock::default(), Settings::default()).unwrap();
     let thread = server.spawn("passed").unwrap();
     let mut peer = Peer::new(UnixStream::connect(&path).unwrap());
     peer.version(crate::peer::QEMU_VERSION);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use neuron_vfio_user::vfio::codec::wire::{self, Header};
 use neuron_vfio_user::vfio::codec::{Command, HEADER_SIZE};
-use neuron_vfio_user::vfio::{Handle, Listener, ServeError, Server};
+use neuron_vfio_user::vfio::{Handle, Listener, ServeError, Server, Settings};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use zerocopy::FromBytes;
@@ -40,7 +40,8 @@ impl Served {
     pub fn with(mock: Mock) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let (server, handle) = Server::new(Listener::bind(&path).unwrap(), mock).unwrap();
+        let (server, handle) =
+            Server::new(Listener::bind(&path).unwrap(), mock, Settings::default()).unwrap();
         let thread = Some(server.spawn("mock").unwrap());
         Self {
             path,

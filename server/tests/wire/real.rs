@@ -13,7 +13,7 @@ use neuron_vfio_user::function::{Config, Firmware, NeuronFunction, SLICE_BYTES};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::report::{Account, Detail};
 use neuron_vfio_user::vfio::codec::Command;
-use neuron_vfio_user::vfio::{Handle, Listener, ServeError, Server};
+use neuron_vfio_user::vfio::{Handle, Listener, ServeError, Server, Settings};
 
 use crate::peer::{Peer, QEMU_VERSION, dma_map, dma_unmap, memfd};
 
@@ -51,8 +51,12 @@ impl Real {
             hbm: HbmGeometry::new(generation, Platform::Silicon, None).unwrap(),
             mmap_hbm: false,
         });
-        let (server, handle) =
-            Server::new(Listener::bind(&path).unwrap(), function.unwrap()).unwrap();
+        let (server, handle) = Server::new(
+            Listener::bind(&path).unwrap(),
+            function.unwrap(),
+            Settings::default(),
+        )
+        .unwrap();
         let thread = Some(server.spawn("real").unwrap());
         let mut peer = Peer::new(UnixStream::connect(&path).unwrap());
         peer.version(QEMU_VERSION);

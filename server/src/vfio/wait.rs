@@ -1,0 +1,153 @@
+//! How a device thread waits: blocked in poll(2), unless it was told to look for a while first.
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+
+/// How a device thread serves its socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// How long after its last activity the thread goes on looking instead of blocking. Zero never spins.
+    pub busy_poll: Duration,
+}
+
+/// Waits for descriptors.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    busy_poll: Duration,
+    /// Look without blocking until then; `None` blocks.
+    spin_until: Option<Instant>,
+    calls: u64,
+}
+
+impl Waiter {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            busy_poll: settings.busy_poll,
+            spin_until: None,
+            calls: 0,
+        }
+    }
+
+    /// `poll` calls so far.
+    pub(super) const fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// Returns when something is ready or `limit` is over; without a limit, when something is ready. A signal ends it
+    /// early.
+    ///
+    /// # Errors
+    /// poll(2) failed.
+    pub(super) fn wait(
+        &mut self,
+        fds: &mut [PollFd<'_>],
+        limit: Option<Duration>,
+    ) -> Result<(), Errno> {
+        let mut limit = limit;
+        if let Some(until) = self.spin_until.take()
+            && limit != Some(Duration::ZERO)
+        {
+            let started = Instant::now();
+            let until = limit.map_or(until, |limit| until.min(started + limit));
+            loop {
+                if self.poll(fds, Some(Duration::ZERO))? {
+                    self.active();
+                    return Ok(());
+                }
+                let now = Instant::now();
+                if now >= until {
+                    limit = limit.map(|limit| limit.saturating_sub(now - started));
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        // No limit but zero at once: the function has work.
+        if self.poll(fds, limit)? || limit == Some(Duration::ZERO) {
+            self.active();
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, fds: &mut [PollFd<'_>], limit: Option<Duration>) -> Result<bool, Errno> {
+        self.calls += 1;
+        let limit = limit.map(|limit| {
+            Timespec::try_from(limit).unwrap_or(Timespec {
+                tv_sec: 3600,
+                tv_nsec: 0,
+            })
+        });
+        match poll(fds, limit.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            // As if something were ready, so that nobody waits longer than asked.
+            Err(Errno::INTR) => {
+                for fd in fds {
+                    fd.clear_revents();
+                }
+                Ok(true)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn active(&mut self) {
+        if !self.busy_poll.is_zero() {
+            self.spin_until = Some(Instant::now() + self.busy_poll);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{EventfdFlags, PollFlags, eventfd};
+
+    use super::*;
+
+    /// Waits twice for `limit`, with something ready the first time; returns the calls of the second.
+    fn calls_after_activity(busy_poll: Duration, limit: Duration) -> u64 {
+        let event = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        let mut waiter = Waiter::new(Settings { busy_poll });
+        let mut fds = [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN)];
+        waiter.wait(&mut fds, Some(limit)).unwrap();
+        assert_eq!(fds[0].revents(), PollFlags::IN);
+        rustix::io::read(&event, &mut [0; 8]).unwrap();
+        let before = waiter.calls();
+        let start = Instant::now();
+        waiter.wait(&mut fds, Some(limit)).unwrap();
+        assert!(start.elapsed() >= limit, "{:?}", start.elapsed());
+        waiter.calls() - before
+    }
+
+    #[test]
+    fn it_blocks_at_once_unless_told_otherwise() {
+        assert_eq!(
+            calls_after_activity(Duration::ZERO, Duration::from_millis(20)),
+            1
+        );
+    }
+
+    #[test]
+    fn it_looks_for_as_long_as_told_and_then_blocks() {
+        let limit = Duration::from_millis(60);
+        assert!(calls_after_activity(Duration::from_millis(20), limit) > 2);
+        // The limit holds while it looks, too.
+        assert!(calls_after_activity(Duration::from_secs(3600), limit) > 2);
+    }
+
+    #[test]
+    fn without_activity_it_stops_looking() {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let busy_poll = Duration::from_secs(3600);
+        let mut waiter = Waiter::new(Settings { busy_poll });
+        let mut fds = [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN)];
+        for _ in 0..3 {
+            waiter
+                .wait(&mut fds, Some(Duration::from_millis(1)))
+                .unwrap();
+        }
+        assert_eq!(waiter.calls(), 3);
+    }
+}

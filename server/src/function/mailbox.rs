@@ -6,7 +6,7 @@ use neuron_protocol::mailbox::{
 };
 use zerocopy::FromBytes;
 
-use crate::memory::{self, Access, Memory, Target, Unmapped};
+use crate::memory::{Access, Memory, Purpose, Target, Unmapped};
 use crate::udma::Request as Transfer;
 
 /// A request that was read whole and is well formed.
@@ -80,8 +80,8 @@ impl Cursor {
                 Target::Memory(slice) => {
                     let len = slice.len();
                     let moved = match access {
-                        Access::Read => memory::read_bytes(&slice, &mut left[..len]),
-                        Access::Write => memory::write_bytes(&left[..len], &slice),
+                        Access::Read => memory.read(&slice, Purpose::Control, &mut left[..len]),
+                        Access::Write => memory.write(&left[..len], &slice),
                     };
                     moved.map_err(|_| Unanswered::Address {
                         address,

@@ -7,7 +7,7 @@ use neuron_protocol::generation::{Block, Location};
 use neuron_protocol::registers::notification::{self, BASE_HIGH, BASE_LOW, SIZE};
 
 use super::{Asker, NeuronFunction};
-use crate::memory::{self, Access, Target, Unmapped};
+use crate::memory::{Access, Target, Unmapped};
 use crate::policy::{NotificationBlock, Notify, Operate, Posted};
 use crate::vfio::DmaRequest;
 
@@ -263,7 +263,9 @@ impl NeuronFunction {
         for (target, range) in pieces {
             match target {
                 Target::Memory(slice) => {
-                    memory::write_bytes(&bytes[range], &slice).map_err(|_| PostError::Lost)?;
+                    self.memory
+                        .write(&bytes[range], &slice)
+                        .map_err(|_| PostError::Lost)?;
                 }
                 Target::Message { iova, .. } => messages.push((iova, bytes[range].to_vec())),
                 // Refused above.

@@ -6,7 +6,6 @@ use tracing::Level;
 
 use super::NeuronFunction;
 use super::misc_ram::Command;
-use crate::memory;
 use crate::observe::event::{EventKind, Scope};
 use crate::observe::log::REGISTERS;
 
@@ -18,7 +17,7 @@ impl NeuronFunction {
             let at = offset + done as u64;
             let left = &mut data[done..];
             if let Some(slice) = self.memory.tiles.at(at, left.len()) {
-                memory::read_own(&slice, &mut left[..slice.len()]);
+                self.memory.read_own(&slice, &mut left[..slice.len()]);
                 done += slice.len();
                 continue;
             }
@@ -41,7 +40,7 @@ impl NeuronFunction {
             let at = offset + done as u64;
             let left = &data[done..];
             if let Some(slice) = self.memory.tiles.at(at, left.len()) {
-                memory::write_own(&left[..slice.len()], &slice);
+                self.memory.write_own(&left[..slice.len()], &slice);
                 done += slice.len();
                 continue;
             }
@@ -198,7 +197,7 @@ impl NeuronFunction {
             let left = &mut data[done..];
             done += match self.memory.hbm.stretch(offset + done as u64, left.len()) {
                 Ok(slice) => {
-                    memory::read_own(&slice, &mut left[..slice.len()]);
+                    self.memory.read_own(&slice, &mut left[..slice.len()]);
                     slice.len()
                 }
                 Err(gap) => {
@@ -216,7 +215,7 @@ impl NeuronFunction {
             let (at, left) = (offset + done as u64, &data[done..]);
             done += match self.memory.hbm.stretch(at, left.len()) {
                 Ok(slice) => {
-                    memory::write_own(&left[..slice.len()], &slice);
+                    self.memory.write_own(&left[..slice.len()], &slice);
                     slice.len()
                 }
                 Err(gap) => {

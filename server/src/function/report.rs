@@ -4,7 +4,7 @@ use neuron_protocol::registers::queue::Pointer;
 use neuron_protocol::registers::{Direction, RegisterName, engine, queue};
 
 use super::NeuronFunction;
-use crate::memory::{self, Access, Backing, Target};
+use crate::memory::{Access, Backing, Memory, Target};
 use crate::observe::report::{
     Account, Counters, DescriptorReport, Detail, DeviceReport, Doorbell, MapReport, QueueReport,
     RegisterReport, RingReport, UnmodelledReport, Wait, WireReport,
@@ -226,7 +226,7 @@ impl NeuronFunction {
         {
             Ok(Target::Memory(slice)) if slice.len() == DESCRIPTOR_SIZE => {
                 let mut bytes = [0; DESCRIPTOR_SIZE];
-                if let Err(lost) = memory::read_bytes(&slice, &mut bytes) {
+                if let Err(lost) = Memory::peek(&slice, &mut bytes) {
                     report.text = lost.to_string();
                     return report;
                 }
@@ -317,7 +317,7 @@ impl NeuronFunction {
 
     fn map_reports(&self) -> Vec<MapReport> {
         let mark = |set, letter| if set { letter } else { '-' };
-        let entry = |(iova, mapping): (u64, &memory::Mapping)| MapReport {
+        let entry = |(iova, mapping): (u64, &crate::memory::Mapping)| MapReport {
             iova,
             size: mapping.size,
             access: [

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use neuron_protocol::generation::{Generation, Platform};
 use rustix::io::Errno;
-use vm_memory::VolatileSlice;
 
-use super::{Sparse, Unmapped};
+use super::{Place, Sparse, Stretch, Unmapped};
 
 /// Sizes and places of the stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +110,7 @@ impl Hbm {
     }
 
     /// Up to `len` bytes at a device-side address; `None` outside every stack's window.
-    pub(super) fn at_soc(
-        &self,
-        address: u64,
-        len: usize,
-    ) -> Option<Result<VolatileSlice<'_>, Unmapped>> {
+    pub(super) fn at_soc(&self, address: u64, len: usize) -> Option<Result<Stretch<'_>, Unmapped>> {
         let HbmGeometry {
             soc_bases,
             stack_size,
@@ -137,17 +132,17 @@ impl Hbm {
         };
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         let offset = bar_stride * u64::try_from(stack).unwrap_or(0) + distance;
-        Some(self.memory.slice(offset, len).ok_or(past))
+        Some(self.slice(offset, len).ok_or(past))
     }
 
     /// `len` bytes at an offset of BAR4, if they are populated.
-    pub fn at_bar(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
+    pub fn at_bar(&self, offset: u64, len: usize) -> Option<Stretch<'_>> {
         let in_stack = offset % self.geometry.bar_stride;
         let end = in_stack.checked_add(u64::try_from(len).ok()?)?;
         if end > self.geometry.stack_size {
             return None;
         }
-        self.memory.slice(offset, len)
+        self.slice(offset, len)
     }
 
     /// Up to `len` bytes from an offset of BAR4 on that are all populated (the slice) or all not (how many).
@@ -155,7 +150,7 @@ impl Hbm {
         clippy::missing_errors_doc,
         reason = "the error is one of two kinds of stretch"
     )]
-    pub fn stretch(&self, offset: u64, len: usize) -> Result<VolatileSlice<'_>, usize> {
+    pub fn stretch(&self, offset: u64, len: usize) -> Result<Stretch<'_>, usize> {
         let HbmGeometry {
             stack_size,
             bar_stride,
@@ -164,9 +159,14 @@ impl Hbm {
         let up_to = |end: u64| len.min(usize::try_from(end).unwrap_or(usize::MAX));
         let in_stack = offset % bar_stride;
         match stack_size.checked_sub(in_stack).filter(|left| *left > 0) {
-            Some(left) => self.memory.slice(offset, up_to(left)).ok_or(len),
+            Some(left) => self.slice(offset, up_to(left)).ok_or(len),
             None => Err(up_to(bar_stride - in_stack)),
         }
+    }
+
+    fn slice(&self, offset: u64, len: usize) -> Option<Stretch<'_>> {
+        let slice = self.memory.slice(offset, len)?;
+        Some(Stretch::new(slice, Place::Hbm(offset)))
     }
 
     /// Bytes behind touched pages.

@@ -6,16 +6,22 @@ mod guest;
 mod hbm;
 mod sigbus;
 mod sparse;
+mod tap;
 mod tiles;
+
+use std::sync::Arc;
 
 use neuron_protocol::generation::Generation;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-pub use copy::{Lost, copy, read_bytes, read_own, write_bytes, write_own};
+pub use copy::Lost;
+#[cfg(test)]
+pub(crate) use copy::write_own;
 pub use guest::{Backing, GuestMap, Mapping};
 pub use hbm::{Hbm, HbmGeometry};
 pub use sparse::Sparse;
+pub use tap::{Place, Purpose, Read, Stretch, Tap, Write};
 pub use tiles::Tiles;
 
 /// What an engine is about to do at an address.
@@ -31,7 +37,7 @@ pub enum Access {
 #[derive(Debug)]
 pub enum Target<'a> {
     /// Bytes in this process: guest RAM with a file behind it, HBM, a tile.
-    Memory(VolatileSlice<'a>),
+    Memory(Stretch<'a>),
     /// Guest RAM that only the client can reach.
     Message {
         /// First I/O virtual address.
@@ -62,7 +68,7 @@ impl Target<'_> {
     pub fn truncated(self, len: usize) -> Self {
         let len = len.min(self.len());
         match self {
-            Self::Memory(slice) => Self::Memory(slice.subslice(0, len).unwrap_or(slice)),
+            Self::Memory(stretch) => Self::Memory(stretch.truncated(len)),
             Self::Message { iova, .. } => Self::Message { iova, len },
             Self::Register { offset, .. } => Self::Register { offset, len },
         }
@@ -111,6 +117,7 @@ pub struct Memory {
     pub hbm: Hbm,
     /// State buffers and other plain memory of cores and `TopSP`s.
     pub tiles: Tiles,
+    tap: Option<Arc<dyn Tap>>,
 }
 
 impl Memory {
@@ -124,7 +131,13 @@ impl Memory {
             guest: GuestMap::default(),
             hbm: Hbm::new(hbm)?,
             tiles: Tiles::new(generation)?,
+            tap: None,
         })
+    }
+
+    /// Has every access go through `tap`.
+    pub fn set_tap(&mut self, tap: Arc<dyn Tap>) {
+        self.tap = Some(tap);
     }
 
     /// Drops every page of device memory.
@@ -187,7 +200,17 @@ impl Memory {
         let left = usize::try_from(mapping.size - offset).unwrap_or(usize::MAX);
         let len = len.min(left);
         match &mapping.backing {
-            Backing::Shared(shared) => shared.slice(offset, len).map(Target::Memory),
+            Backing::Shared(shared) => {
+                let slice = shared.slice(offset, len);
+                if let Some(tap) = &self.tap {
+                    let found = slice.as_ref().map(VolatileSlice::len).map_err(|gone| *gone);
+                    let len = tap.present(guest, len, found)?;
+                    return Ok(Target::Memory(
+                        Stretch::new(slice?, Place::Guest(guest)).truncated(len),
+                    ));
+                }
+                Ok(Target::Memory(Stretch::new(slice?, Place::Guest(guest))))
+            }
             Backing::Message => Ok(Target::Message { iova: guest, len }),
             Backing::OwnHbm { bar_offset } => self
                 .hbm
@@ -196,6 +219,75 @@ impl Memory {
                 .ok_or(Unmapped::NotMapped(guest)),
             Backing::Hole => Err(Unmapped::NotMapped(guest)),
         }
+    }
+
+    /// Copies `source` to `destination`, which must be as long; see [`copy::copy`] for its ordering. Gives the
+    /// little-endian word if it copied just one.
+    ///
+    /// # Errors
+    /// Part of either is lost: the destination's content is undefined.
+    pub fn copy(
+        &self,
+        source: &Stretch<'_>,
+        destination: &Stretch<'_>,
+    ) -> Result<Option<u32>, Lost> {
+        if self.tap.is_none() {
+            return copy::copy(source, destination);
+        }
+        // What was read is what is written: the guest may change the source meanwhile.
+        let mut bytes = vec![0; source.len()];
+        self.read(source, Purpose::Data, &mut bytes)?;
+        self.write(&bytes, destination)?;
+        Ok(bytes.as_slice().try_into().ok().map(u32::from_le_bytes))
+    }
+
+    /// Writes `bytes` to `destination`, which must be as long; ordered like [`Self::copy`].
+    ///
+    /// # Errors
+    /// Part of it is lost.
+    pub fn write(&self, bytes: &[u8], destination: &Stretch<'_>) -> Result<(), Lost> {
+        let mut access = |bytes: &[u8]| copy::write_bytes(bytes, destination);
+        match &self.tap {
+            None => access(bytes),
+            Some(tap) => tap.write(destination.place(), bytes, &mut access),
+        }
+    }
+
+    /// Fills `bytes` from `source`, which must be as long.
+    ///
+    /// # Errors
+    /// Part of it is lost: the content of `bytes` is undefined.
+    pub fn read(
+        &self,
+        source: &Stretch<'_>,
+        purpose: Purpose,
+        bytes: &mut [u8],
+    ) -> Result<(), Lost> {
+        let mut access = |bytes: &mut [u8]| copy::read_bytes(source, bytes);
+        match &self.tap {
+            None => access(bytes),
+            Some(tap) => tap.read(source.place(), purpose, bytes, &mut access),
+        }
+    }
+
+    /// Looks at memory for a report: no tap sees it, for the device does not act on it.
+    ///
+    /// # Errors
+    /// Part of it is lost.
+    pub fn peek(source: &Stretch<'_>, bytes: &mut [u8]) -> Result<(), Lost> {
+        copy::read_bytes(source, bytes)
+    }
+
+    /// [`Self::write`] for memory of ours, which is sealed against truncation.
+    pub fn write_own(&self, bytes: &[u8], destination: &Stretch<'_>) {
+        let written = self.write(bytes, destination);
+        debug_assert_eq!(written, Ok(()));
+    }
+
+    /// [`Self::read`] for memory of ours, which is sealed against truncation.
+    pub fn read_own(&self, source: &Stretch<'_>, bytes: &mut [u8]) {
+        let read = self.read(source, Purpose::Data, bytes);
+        debug_assert_eq!(read, Ok(()));
     }
 }
 

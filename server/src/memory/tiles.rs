@@ -2,9 +2,8 @@
 use neuron_protocol::generation::{Block, Generation, Location};
 use neuron_protocol::registers::semaphore;
 use rustix::io::Errno;
-use vm_memory::VolatileSlice;
 
-use super::Sparse;
+use super::{Place, Sparse, Stretch};
 
 /// Bytes of a core's tile in the register BAR (contract §6.1).
 const CORE_TILE: u64 = 0x400_0000;
@@ -34,7 +33,7 @@ impl Tiles {
     }
 
     /// Up to `len` bytes of plain memory at an offset of the register BAR; `None` where a register stands.
-    pub fn at(&self, bar_offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
+    pub fn at(&self, bar_offset: u64, len: usize) -> Option<Stretch<'_>> {
         let Location {
             block,
             index,
@@ -64,7 +63,9 @@ impl Tiles {
             return None;
         };
         let left = usize::try_from(end - u64::from(offset)).unwrap_or(usize::MAX);
-        self.memory.slice(base + u64::from(offset), len.min(left))
+        let at = base + u64::from(offset);
+        let slice = self.memory.slice(at, len.min(left))?;
+        Some(Stretch::new(slice, Place::Tile(at)))
     }
 
     pub(super) fn clear(&self) {

@@ -3,7 +3,7 @@ use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, TxDescriptor};
 use neuron_protocol::registers::Direction;
 
 use super::{Pair, Pending, Step};
-use crate::memory::{self, Access, Target, Unmapped};
+use crate::memory::{Access, Purpose, Target, Unmapped};
 use crate::observe::event::EventKind;
 use crate::policy::{Point, Verdict};
 use crate::udma::context::Context;
@@ -38,9 +38,15 @@ impl Pair {
             match cx.memory.resolve(at, len - filled, Access::Read) {
                 Ok(Target::Memory(slice)) => {
                     let stretch = slice.len();
-                    memory::read_bytes(&slice, &mut bytes[filled..filled + stretch]).map_err(
-                        |_| self.fault(direction, index, at, FaultKind::Fetch(Unmapped::Truncated)),
-                    )?;
+                    cx.memory
+                        .read(
+                            &slice,
+                            Purpose::Control,
+                            &mut bytes[filled..filled + stretch],
+                        )
+                        .map_err(|_| {
+                            self.fault(direction, index, at, FaultKind::Fetch(Unmapped::Truncated))
+                        })?;
                     filled += stretch;
                 }
                 // What is here already is used first; the rest is asked for when it is its turn.

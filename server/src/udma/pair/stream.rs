@@ -4,7 +4,7 @@ use neuron_protocol::marker::MARKER;
 use neuron_protocol::registers::Direction;
 
 use super::{Pair, Pending, Step};
-use crate::memory::{self, Access, Lost, Target, Unmapped};
+use crate::memory::{Access, Lost, Purpose, Target, Unmapped};
 use crate::observe::event::EventKind;
 use crate::policy::{Point, Verdict};
 use crate::udma::context::Context;
@@ -136,15 +136,20 @@ impl Pair {
         let bytes = to.len();
         match (from.truncated(bytes), to) {
             (Target::Memory(from), Target::Memory(to)) => {
-                let marker =
-                    memory::copy(&from, &to).map_err(|lost| self.truncated(lost))? == Some(MARKER);
+                let marker = cx
+                    .memory
+                    .copy(&from, &to)
+                    .map_err(|lost| self.truncated(lost))?
+                    == Some(MARKER);
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.landed(bytes, marker, cx);
                 Ok(Step::Progress { bytes })
             }
             (Target::Memory(from), _) => {
                 let mut data = vec![0; bytes];
-                memory::read_bytes(&from, &mut data).map_err(|lost| self.truncated(lost))?;
+                cx.memory
+                    .read(&from, Purpose::Data, &mut data)
+                    .map_err(|lost| self.truncated(lost))?;
                 self.put(data, limits, cx)
             }
             (Target::Message { iova, .. }, _) => {
@@ -181,7 +186,9 @@ impl Pair {
         let marker = data == MARKER.to_le_bytes();
         match to {
             Target::Memory(to) => {
-                memory::write_bytes(&data, &to).map_err(|lost| self.truncated(lost))?;
+                cx.memory
+                    .write(&data, &to)
+                    .map_err(|lost| self.truncated(lost))?;
                 self.landed(bytes, marker, cx);
                 Ok(Step::Progress { bytes })
             }

@@ -7,6 +7,7 @@ mod probe;
 mod qemu_args;
 mod serve;
 mod size;
+mod timing;
 mod wire;
 
 use std::io::Write;

@@ -8,6 +8,7 @@ use tracing::{debug, error, info, warn};
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
+use super::timing::TimingArgs;
 use super::wire::WireArgs;
 use crate::confine::{self, Confinement};
 use crate::control::activation::Activation;
@@ -46,6 +47,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     firmware: FirmwareArgs,
+
+    #[command(flatten)]
+    timing: TimingArgs,
 
     /// Let the guest map device memory (BAR4). Costs latency: with any mappable BAR, QEMU makes every register write wait
     /// for an answer, doorbells included
@@ -230,6 +234,8 @@ impl ServeArgs {
         };
         let mut function = NeuronFunction::new(config)
             .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;
+        let timing = self.timing.timing(spec.product.generation());
+        function.policies_mut().set_timing(timing);
         function.observers_mut().add(Box::new(Narrator));
         let running = Running::start(spec.routing_id, listener, function, self.wire.settings())
             .map_err(|error| error.to_string())?;

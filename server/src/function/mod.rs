@@ -490,7 +490,12 @@ impl PciFunction for NeuronFunction {
         loop {
             let (udma, mut context) = self.engines();
             match udma.run(&mut slice, &mut context) {
-                Slice::Idle => return Progress::Idle,
+                Slice::Idle => {
+                    let next = self.udma.next_wake();
+                    return next.map_or(Progress::Idle, |at| {
+                        Progress::After(at.saturating_sub(self.now))
+                    });
+                }
                 Slice::Again => return Progress::Again,
                 Slice::Request { id, request } => {
                     let resets = self.counters.resets;

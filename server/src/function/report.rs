@@ -173,6 +173,13 @@ impl NeuronFunction {
             let (iova, len) = pair.awaited().unwrap_or_default();
             return Wait::DmaReply { iova, len };
         }
+        if let Some(at) = pair.wakes_at {
+            let left = at.saturating_sub(self.now).as_micros();
+            return Wait::Time {
+                left_us: u64::try_from(left).unwrap_or(u64::MAX),
+                why: "the engine is at work for it; see --timing".to_owned(),
+            };
+        }
         if pair.queued {
             return Wait::Turn;
         }

@@ -77,6 +77,12 @@ pub enum EventKind {
         /// Address of the poll slot.
         address: u64,
     },
+    /// A policy says when the next descriptor's work is done: what it moves, the marker too, counts as landed then. The
+    /// device thread may come to it later; the difference is the host's, not the model's.
+    Due {
+        /// Model time.
+        at: Duration,
+    },
     /// A queue of one direction was reset.
     QueueReset {
         /// Which ring.
@@ -173,6 +179,7 @@ impl fmt::Display for EventKind {
                 )
             }
             Self::Marker { tx, address } => write!(f, "marker tx {tx} -> {address:#x}"),
+            Self::Due { at } => write!(f, "work is done at {:.6} s", at.as_secs_f64()),
             Self::QueueReset { direction, dropped } => {
                 write!(f, "reset {direction}, {dropped} descriptors dropped")
             }

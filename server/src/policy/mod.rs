@@ -2,12 +2,14 @@
 //!
 //! Without a policy every verdict is [`Verdict::Proceed`] and the points cost a branch.
 mod operate;
+pub mod timing;
 
 use std::fmt;
 
 use neuron_protocol::registers::Direction;
 
 pub use operate::{MAX_NOTIFICATION, NotificationBlock, Notify, Operate, Posted};
+pub use timing::Timing;
 
 /// A point at which a policy is asked, before the thing happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,27 +74,40 @@ pub trait Policy: Send {
     fn judge(&mut self, point: Point) -> Verdict;
 }
 
-/// The policy of a device, if it has one.
+/// The policies of a device, if it has any.
 #[derive(Default)]
-pub struct Policies(Option<Box<dyn Policy>>);
+pub struct Policies {
+    judge: Option<Box<dyn Policy>>,
+    timing: Option<Timing>,
+}
 
 impl Policies {
     /// Installs a policy.
     pub fn set(&mut self, policy: Box<dyn Policy>) {
-        self.0 = Some(policy);
+        self.judge = Some(policy);
     }
 
     /// Asks it.
     pub fn judge(&mut self, point: Point) -> Verdict {
-        self.0
+        self.judge
             .as_mut()
             .map_or(Verdict::Proceed, |policy| policy.judge(point))
+    }
+
+    /// Says how long work takes in model time; `None` is no time at all.
+    pub const fn set_timing(&mut self, timing: Option<Timing>) {
+        self.timing = timing;
+    }
+
+    /// How long work takes.
+    pub const fn timing(&self) -> Option<Timing> {
+        self.timing
     }
 }
 
 impl fmt::Debug for Policies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() {
+        f.write_str(if self.judge.is_some() {
             "a policy"
         } else {
             "no policy"

@@ -1,4 +1,6 @@
 //! One DMA engine: sixteen queues, two units, and the state that stops them all.
+use std::time::Duration;
+
 use neuron_protocol::generation::QUEUES_PER_ENGINE;
 use neuron_protocol::registers::engine::{
     self, CfgLen, ChangeState, DescPrefCfg2, EngineLocation, M2S_CFG_LEN, M2S_DESC_PREF_CFG_2,
@@ -40,6 +42,8 @@ pub struct Engine {
     /// Last error per unit: the descriptor's place and address. What hardware puts into the four words is not public.
     log: [[u32; 4]; 2],
     err_log_mask: [u32; 2],
+    /// Model time at which it has done what it took on so far: its queues share it.
+    free_at: Duration,
 }
 
 impl Engine {
@@ -57,6 +61,7 @@ impl Engine {
             max_packet: 0,
             log: [[0; 4]; 2],
             err_log_mask: [0; 2],
+            free_at: Duration::ZERO,
         }
     }
 
@@ -92,6 +97,7 @@ impl Engine {
             return Step::Blocked;
         };
         let step = pair.step(limits, most, cx);
+        self.free_at = self.free_at.max(pair.booked());
         for (group, causes) in [iofic::Group::M2S, iofic::Group::S2M]
             .into_iter()
             .zip(std::mem::take(&mut pair.latched))
@@ -119,6 +125,7 @@ impl Engine {
                 self.iofic.aborting(iofic::Group::M2S),
                 self.iofic.aborting(iofic::Group::S2M),
             ],
+            free_at: self.free_at,
         }
     }
 

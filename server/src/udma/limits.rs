@@ -1,4 +1,6 @@
 //! What an engine's registers allow its queues.
+use std::time::Duration;
+
 use neuron_protocol::registers::iofic;
 
 use super::Fault;
@@ -12,6 +14,8 @@ pub struct Limits {
     pub max_packet: u32,
     /// Causes that stop the engine, m2s and s2m: the complement of the abort masks (udma §9).
     pub aborting: [u32; 2],
+    /// Model time at which the engine has done what it took on so far.
+    pub free_at: Duration,
 }
 
 impl Limits {

@@ -10,7 +10,8 @@ mod limits;
 mod pair;
 mod ring;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
 use neuron_protocol::generation::{Generation, QUEUES_PER_ENGINE};
 use neuron_protocol::registers::Direction;
@@ -101,6 +102,8 @@ pub struct Udma {
     ready: VecDeque<(u8, u8)>,
     /// Queues that wait for an access, by the access's id.
     waiting: HashMap<u64, (u8, u8)>,
+    /// Queues that a policy lets wait for a time; each once, as its `wakes_at` says.
+    sleeping: BTreeSet<(Duration, u8, u8)>,
     next_id: u64,
 }
 
@@ -111,6 +114,7 @@ impl Udma {
             engines: (0..generation.engines).map(Engine::new).collect(),
             ready: VecDeque::new(),
             waiting: HashMap::new(),
+            sleeping: BTreeSet::new(),
             next_id: 0,
         }
     }
@@ -124,6 +128,7 @@ impl Udma {
     pub fn reset(&mut self, mut chosen: impl FnMut(u8) -> bool) {
         self.ready.retain(|(engine, _)| !chosen(*engine));
         self.waiting.retain(|_, (engine, _)| !chosen(*engine));
+        self.sleeping.retain(|(_, engine, _)| !chosen(*engine));
         for number in 0..u8::try_from(self.engines.len()).unwrap_or(u8::MAX) {
             if chosen(number) {
                 self.engines[usize::from(number)].reset();
@@ -215,8 +220,45 @@ impl Udma {
         }
     }
 
+    /// The first device time at which a queue that waits for its time can go on.
+    pub fn next_wake(&self) -> Option<Duration> {
+        self.sleeping.first().map(|(at, ..)| *at)
+    }
+
+    /// Lets a queue wait for a time.
+    fn sleep(&mut self, engine: u8, queue: u8, at: Duration) {
+        let pair = self
+            .engines
+            .get_mut(usize::from(engine))
+            .and_then(|engine| engine.pair_mut(queue));
+        if let Some(pair) = pair {
+            if let Some(before) = pair.wakes_at.replace(at) {
+                self.sleeping.remove(&(before, engine, queue));
+            }
+            self.sleeping.insert((at, engine, queue));
+        }
+    }
+
+    /// Gives the queues whose time has come their turn.
+    fn wake_sleepers(&mut self, now: Duration) {
+        while let Some(&(at, engine, queue)) = self.sleeping.first()
+            && at <= now
+        {
+            self.sleeping.pop_first();
+            if let Some(pair) = self
+                .engines
+                .get_mut(usize::from(engine))
+                .and_then(|engine| engine.pair_mut(queue))
+            {
+                pair.wakes_at = None;
+            }
+            self.wake(engine, queue);
+        }
+    }
+
     /// Works until `slice` bytes are used up, nothing can move, or an access is needed.
     pub fn run(&mut self, slice: &mut u64, cx: &mut Context<'_>) -> Slice {
+        self.wake_sleepers(cx.now);
         while let Some((number, queue)) = self.ready.pop_front() {
             let Some(engine) = self.engines.get_mut(usize::from(number)) else {
                 continue;
@@ -232,6 +274,10 @@ impl Udma {
                 let cost = match &step {
                     Step::Progress { bytes } => u64::from(*bytes).max(STEP_COST),
                     Step::Request(_) => STEP_COST,
+                    Step::Until(at) => {
+                        self.sleep(number, queue, *at);
+                        break;
+                    }
                     Step::Blocked | Step::Fault(_) => break,
                 };
                 *slice = slice.saturating_sub(cost);

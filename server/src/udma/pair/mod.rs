@@ -3,6 +3,7 @@
 //! The bytes of a packet, from FIRST to LAST over any number of tx descriptors, fill rx buffers one after the other. The
 //! end of a packet closes the buffer it reached. Everything happens in ring order, one transfer at a time, so that each
 //! of the four barriers holds by construction: nothing is visible before what precedes it.
+mod clock;
 mod prefetch;
 mod stream;
 
@@ -16,6 +17,7 @@ use super::ring::Ring;
 use super::{Fault, FaultKind, Request};
 use crate::observe::event::{EventKind, Scope};
 use crate::observe::recorder::Recorder;
+use clock::Clock;
 use stream::{Rx, Tx};
 
 /// How a step ended.
@@ -30,6 +32,8 @@ pub enum Step {
     Blocked,
     /// An access that somebody else must make; [`Pair::complete`] goes on from there.
     Request(Request),
+    /// A policy lets nothing move before this device time.
+    Until(Duration),
     /// The engine must stop.
     Fault(Fault),
 }
@@ -73,6 +77,10 @@ pub struct Pair {
     pub latched: [u32; 2],
     /// In the engine's list of queues with work.
     pub queued: bool,
+    /// Waits for this device time.
+    pub wakes_at: Option<Duration>,
+    /// When its work is done in model time.
+    clock: Clock,
     /// The last doorbell: when, which ring, how many.
     pub last_doorbell: Option<(Duration, Direction, u32)>,
     /// Its last events.
@@ -96,6 +104,8 @@ impl Pair {
             asked: (0, 0),
             latched: [0; 2],
             queued: false,
+            wakes_at: None,
+            clock: Clock::default(),
             last_doorbell: None,
             recorder: Recorder::default(),
         }
@@ -122,6 +132,11 @@ impl Pair {
         self.packet > 0
     }
 
+    /// Model time until which it has booked its engine.
+    pub const fn booked(&self) -> Duration {
+        self.clock.booked()
+    }
+
     /// Waits for an access made elsewhere.
     pub const fn awaits(&self) -> bool {
         matches!(
@@ -142,6 +157,7 @@ impl Pair {
         self.packet = 0;
         self.packet_bytes = 0;
         self.pending = Pending::None;
+        self.clock.reset();
         self.ring_mut(direction).reset()
     }
 
@@ -178,6 +194,9 @@ impl Pair {
         }
         ring.ring(count);
         let tail = ring.tail;
+        if cx.policies.timing().is_some() {
+            self.clock.rung(direction, count, cx.now);
+        }
         self.record(
             cx,
             EventKind::Doorbell {
@@ -271,9 +290,21 @@ impl Pair {
             let Some(raw) = self.s2m.fetched.pop_front() else {
                 // A hint to software, not an error: the tx side waits for its rx doorbell (udma §8).
                 self.latched[1] |= 1 << iofic::s2m::NO_DESCRIPTOR_HINT;
+                self.clock.starve();
                 return Ok(Step::Blocked);
             };
             self.rx = Some(self.take_rx(&raw, cx));
+        }
+        if let Some(timing) = cx.policies.timing()
+            && let Some(tx) = &self.tx
+        {
+            let (due, new) = self.clock.due(limits.free_at, || timing.cost(tx.left));
+            if new {
+                self.emit(cx, EventKind::Due { at: due });
+            }
+            if due > cx.now {
+                return Ok(Step::Until(due));
+            }
         }
         self.copy(limits, most, cx)
     }

@@ -235,6 +235,7 @@ impl Pair {
         cx.totals.bytes += u64::from(bytes);
         if source_done {
             self.tx = None;
+            self.clock.done();
             self.m2s.retire();
             cx.totals.descriptors += 1;
         }

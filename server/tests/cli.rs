@@ -216,6 +216,45 @@ fn ctl_answers_in_text_and_json() {
 }
 
 #[test]
+fn a_device_slower_than_the_limit_has_an_exit_code_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("budget.json");
+    for (timing, code) in [("silicon", 0), ("200", 6)] {
+        // 4 us of the 39.9 ms for one descriptor on silicon, 2 % of them at 200 times its time.
+        let mut served = Served::start(&[
+            "--product",
+            "trn1",
+            "--timing",
+            timing,
+            "--budget-limit",
+            "2.4",
+            "--budget",
+            text(&file),
+        ]);
+        let socket = served.socket();
+        let (probed, _, stderr) = run(&["probe", text(&socket)]);
+        assert_eq!(probed, 0, "{stderr}");
+        let (_, stdout, _) = run(&["ctl", "--socket", text(&socket), "status"]);
+        assert!(stdout.contains("of silicon's"), "{stdout}");
+        let (status, log) = served.end(Signal::TERM);
+        assert_eq!(status.code(), Some(code), "{timing}: {log}");
+        assert_eq!(log.contains("--budget-limit"), code == 6, "{log}");
+        let json = std::fs::read_to_string(&file).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(value[0]["exceeded"].as_u64() > Some(0), code == 6, "{json}");
+    }
+    let (code, stderr) = refused(&[
+        "serve",
+        "--socket",
+        text(&directory.path().join("s")),
+        "--budget",
+        "/nonexistent/file",
+    ]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("--budget /nonexistent/file"), "{stderr}");
+}
+
+#[test]
 fn ctl_and_probe_say_when_nobody_is_there() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s");

@@ -14,6 +14,8 @@ pub enum Exit {
     DeviceDied,
     /// `ctl`, `probe`: nobody answers on the socket.
     Unreachable,
+    /// `serve`: a batch took more of the driver's budget than `--budget-limit` allows.
+    OverBudget,
 }
 
 impl Exit {
@@ -25,6 +27,7 @@ impl Exit {
             Self::Usage => 2,
             Self::DeviceDied => 3,
             Self::Unreachable => 4,
+            Self::OverBudget => 6,
         }
     }
 }
@@ -42,7 +45,8 @@ Exit codes:
   1  could not start, or a check failed (the message names the cause)
   2  the command line is wrong
   3  serve: a device died; the log has its last state
-  4  ctl, probe: nobody answers on the socket";
+  4  ctl, probe: nobody answers on the socket
+  6  serve: stopped as with 0, but a batch was slower than --budget-limit allows";
 
 #[cfg(test)]
 mod tests {
@@ -56,6 +60,7 @@ mod tests {
             Exit::Usage,
             Exit::DeviceDied,
             Exit::Unreachable,
+            Exit::OverBudget,
         ] {
             assert!(HELP.contains(&format!("\n  {}  ", exit.code())), "{exit:?}");
         }

@@ -8,7 +8,7 @@ use tracing::{debug, error, info, warn};
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
-use super::timing::TimingArgs;
+use super::timing::{Budgets, TimingArgs};
 use super::wire::WireArgs;
 use crate::confine::{self, Confinement};
 use crate::control::activation::Activation;
@@ -122,6 +122,10 @@ impl ServeArgs {
             Ok(firmware) => firmware,
             Err(error) => return fail(Exit::Usage, &error),
         };
+        let budgets = match self.timing.budgets() {
+            Ok(budgets) => budgets,
+            Err(error) => return fail(Exit::Usage, &error),
+        };
         let place = &self.device.place;
         // clap has seen to it that one of them is given.
         let Some(control_path) = self.control.clone().or_else(|| place.control()) else {
@@ -168,7 +172,7 @@ impl ServeArgs {
             }
             None => debug!("not confined (--no-sandbox)"),
         }
-        let exit = self.serve(&specs, firmware, listeners, &control, ready);
+        let exit = self.serve(&specs, firmware, listeners, &control, ready, budgets);
         // The path is gone before whoever waits for the process sees its end.
         drop(control);
         log.flush();
@@ -190,10 +194,11 @@ impl ServeArgs {
         listeners: Vec<Listener>,
         control: &Listener,
         ready: Ready,
+        mut budgets: Budgets,
     ) -> Exit {
         let mut devices: Vec<Arc<dyn Device>> = Vec::new();
         for ((n, spec), listener) in (0..).zip(specs).zip(listeners) {
-            match self.start(n, spec, firmware, listener) {
+            match self.start(n, spec, firmware, listener, &mut budgets) {
                 Ok(device) => devices.push(device),
                 Err(error) => {
                     error!(device = spec.routing_id, "cannot start: {error}");
@@ -201,7 +206,10 @@ impl ServeArgs {
                 }
             }
         }
-        match supervisor::run(&devices, control, || announce(specs, ready)) {
+        let outcome = supervisor::run(&devices, control, || announce(specs, ready));
+        let over_budget = budgets.close();
+        match outcome {
+            Ok(Outcome::Stopped) if over_budget => Exit::OverBudget,
             Ok(Outcome::Stopped) => Exit::Ok,
             Ok(Outcome::DeviceDied) => Exit::DeviceDied,
             Ok(Outcome::Stuck) => Exit::Failed,
@@ -218,6 +226,7 @@ impl ServeArgs {
         spec: &DeviceSpec,
         firmware: Firmware,
         listener: Listener,
+        budgets: &mut Budgets,
     ) -> Result<Arc<dyn Device>, String> {
         let config = Config {
             product: spec.product,
@@ -236,6 +245,7 @@ impl ServeArgs {
             .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;
         let timing = self.timing.timing(spec.product.generation());
         function.policies_mut().set_timing(timing);
+        function.keep_budget(self.timing.book(spec, budgets));
         function.observers_mut().add(Box::new(Narrator));
         let running = Running::start(spec.routing_id, listener, function, self.wire.settings())
             .map_err(|error| error.to_string())?;

@@ -21,6 +21,7 @@ use neuron_protocol::generation::{Generation, Platform, Product};
 use rustix::io::Errno;
 
 use crate::memory::{Backing, HbmGeometry, Mapping, Memory};
+use crate::observe::budget::Budget;
 use crate::observe::event::{EventKind, Observers, Scope};
 use crate::observe::render;
 use crate::observe::report::{Account, Detail};
@@ -111,6 +112,7 @@ pub struct NeuronFunction {
     notifications: Notifications,
     file: RegisterFile,
     observers: Observers,
+    budget: Option<Budget>,
     policies: Policies,
     totals: Totals,
     counters: Counters,
@@ -147,6 +149,7 @@ impl NeuronFunction {
             notifications: Notifications::default(),
             file: RegisterFile::default(),
             observers: Observers::default(),
+            budget: None,
             policies: Policies::default(),
             totals: Totals::default(),
             counters: Counters::default(),
@@ -167,6 +170,12 @@ impl NeuronFunction {
     /// Its consumers of events.
     pub fn observers_mut(&mut self) -> &mut Observers {
         &mut self.observers
+    }
+
+    /// Has books kept of how much of the driver's patience each batch uses; they are part of its account.
+    pub fn keep_budget(&mut self, budget: Budget) {
+        self.observers.add(budget.observer());
+        self.budget = Some(budget);
     }
 
     /// What may change its outcomes.

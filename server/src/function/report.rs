@@ -5,6 +5,7 @@ use neuron_protocol::registers::{Direction, RegisterName, engine, queue};
 
 use super::NeuronFunction;
 use crate::memory::{Access, Backing, Memory, Target};
+use crate::observe::budget::Budget;
 use crate::observe::report::{
     Account, Counters, DescriptorReport, Detail, DeviceReport, Doorbell, MapReport, QueueReport,
     RegisterReport, RingReport, UnmodelledReport, Wait, WireReport,
@@ -86,6 +87,7 @@ impl Account for NeuronFunction {
                 })
                 .collect(),
             unmodelled,
+            budget: self.budget.as_ref().map(Budget::report),
             maps: self.map_reports(),
             registers: if detail == Detail::Dump {
                 self.register_reports()

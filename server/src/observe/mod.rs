@@ -1,4 +1,5 @@
 //! What is said about the device, one way: nothing here influences it.
+pub mod budget;
 pub mod event;
 pub mod log;
 pub mod narrate;

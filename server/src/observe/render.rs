@@ -1,6 +1,7 @@
 //! Reports as text: what `ctl status`, `ctl dump` and the summary at exit print.
 use std::fmt::Write as _;
 
+use super::budget::BudgetReport;
 use super::report::{
     Counters, DescriptorReport, DeviceReport, Direction, Doorbell, QueueReport, RingReport,
     UnmodelledReport, Wait, WireReport,
@@ -39,6 +40,14 @@ pub fn status(device: &DeviceReport) -> String {
             bytes(device.hbm_resident)
         ),
     );
+    if let Some(text) = device.budget.as_ref().map(BudgetReport::text)
+        && !text.is_empty()
+    {
+        line(
+            &mut out,
+            format_args!("  batches and the driver's patience:\n{}", text.trim_end()),
+        );
+    }
     unmodelled(&mut out, &device.unmodelled, SHORT_UNMODELLED);
     out
 }

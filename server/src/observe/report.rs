@@ -4,6 +4,8 @@
 //! read back by the device.
 use serde::{Serialize, Serializer};
 
+use super::budget::BudgetReport;
+
 pub use neuron_protocol::registers::Direction;
 
 /// How much a report holds.
@@ -249,6 +251,8 @@ pub struct DeviceReport {
     pub queues: Vec<QueueReport>,
     /// Registers touched that have no behaviour, most touched first.
     pub unmodelled: Vec<UnmodelledReport>,
+    /// How much of the driver's patience batches used, if books are kept.
+    pub budget: Option<BudgetReport>,
     /// The guest map.
     pub maps: Vec<MapReport>,
     /// Registers that differ from their reset value (dump only).

@@ -249,13 +249,13 @@ fn device_to_device_has_the_short_budget() {
     assert_eq!(bench.report().queues[0].device_to_device, 1);
 }
 
-/// Loses copies to one place.
+/// Loses markers to one place.
 struct Lose(u64);
 
 impl Policy for Lose {
-    fn judge(&mut self, point: Point) -> Verdict {
+    fn judge(&mut self, _now: Duration, point: &Point) -> Verdict {
         match point {
-            Point::Copy { destination, .. } if destination == self.0 => Verdict::Drop,
+            Point::Marker { address, .. } if *address == self.0 => Verdict::Drop,
             _ => Verdict::Proceed,
         }
     }
@@ -266,7 +266,7 @@ fn a_lost_marker_is_not_forgotten() {
     let mut bench = Bench::new(Product::Trn1, Platform::Silicon, Speed::Factor(1.0), None);
     bench.rig.with(|rig| {
         let lose = Lose(rig.host(MARKERS + 4));
-        rig.function.policies_mut().set(Box::new(lose));
+        rig.function.policies_mut().add(Box::new(lose));
     });
     let source = bench.rig.with(|rig| rig.host(DATA));
     bench

@@ -114,8 +114,8 @@ struct EarlyMarker {
 }
 
 impl Policy for EarlyMarker {
-    fn judge(&mut self, point: Point) -> Verdict {
-        if let Point::Copy { destination, .. } = point
+    fn judge(&mut self, _now: Duration, point: &Point) -> Verdict {
+        if let Point::Copy { destination, .. } = *point
             && let Some(at) = destination
                 .checked_sub(self.host)
                 .and_then(|at| usize::try_from(at).ok()?.checked_sub(PAYLOADS))
@@ -162,7 +162,7 @@ fn transfers(count: u32, barrier: Barrier, wrong_before_part: Option<usize>) -> 
             let scene = scene.clone();
             rig.function
                 .policies_mut()
-                .set(Box::new(EarlyMarker { scene, host, part }));
+                .add(Box::new(EarlyMarker { scene, host, part }));
         }
     });
     let observer = std::thread::spawn({

@@ -1,11 +1,10 @@
 //! The legacy mailbox: a request in host memory, a response in host memory (contract §4.1).
 //!
 //! Host memory may be behind messages, so that each access may suspend.
-use neuron_protocol::mailbox::{
-    self, MailboxError, REQUEST_HEADER_SIZE, RequestHeader, Sequence, Status,
-};
+use neuron_protocol::mailbox::{self, MailboxError, REQUEST_HEADER_SIZE, RequestHeader, Sequence};
 use zerocopy::FromBytes;
 
+use super::requests::Answer;
 use crate::memory::{Access, Memory, Purpose, Target, Unmapped};
 use crate::udma::Request as Transfer;
 
@@ -114,7 +113,7 @@ enum State {
     /// The whole request.
     Whole { cursor: Cursor, response: u64 },
     /// With whoever executes it.
-    Executing { sequence: Sequence, response: u64 },
+    Executing { response: u64 },
     /// What follows the response's header, if anything.
     Payload { cursor: Cursor, header: Cursor },
     /// The header last: its first byte is what the driver polls.
@@ -186,10 +185,7 @@ impl Mailbox {
                         return Ok(Step::Transfer(transfer));
                     }
                     let parsed = mailbox::Request::parse(&cursor.bytes)?;
-                    self.state = State::Executing {
-                        sequence: parsed.sequence,
-                        response,
-                    };
+                    self.state = State::Executing { response };
                     return Ok(Step::Execute(Request {
                         sequence: parsed.sequence,
                         command: parsed.command,
@@ -221,13 +217,17 @@ impl Mailbox {
     ///
     /// # Errors
     /// The payload is too large for a response.
-    pub fn answer(&mut self, status: Status, payload: &[u8]) -> Result<(), Unanswered> {
-        let State::Executing { sequence, response } = self.state else {
+    pub fn answer(&mut self, answer: &Answer) -> Result<(), Unanswered> {
+        let State::Executing { response, .. } = self.state else {
             return Ok(());
         };
         self.state = State::Idle;
+        let payload = &answer.payload;
         let mut bytes = vec![0; payload.len() + mailbox::RESPONSE_HEADER_SIZE];
-        mailbox::build_response(&mut bytes, sequence, status, payload)?;
+        mailbox::build_response(&mut bytes, answer.sequence, answer.status, payload)?;
+        if let Some(corruption) = answer.corruption {
+            corruption.apply(&mut bytes);
+        }
         let rest = bytes.split_off(mailbox::RESPONSE_HEADER_SIZE);
         let after = response.wrapping_add(mailbox::RESPONSE_HEADER_SIZE as u64);
         self.state = State::Payload {

@@ -5,6 +5,7 @@
 //! of the work it starts `run` -> [`crate::udma`] -> [`crate::memory`].
 mod config_space;
 mod firmware;
+mod held;
 mod mailbox;
 mod misc_ram;
 mod notifications;
@@ -25,14 +26,15 @@ use crate::observe::budget::Budget;
 use crate::observe::event::{EventKind, Observers, Scope};
 use crate::observe::render;
 use crate::observe::report::{Account, Detail};
-use crate::policy::{Point, Policies, Verdict};
-use crate::udma::{Context, FaultKind, Request, Slice, Totals, Udma};
+use crate::policy::{Loss, Policies};
+use crate::udma::{Context, FaultKind, LateWrites, Request, Slice, Totals, Udma};
 use crate::vfio::{
     DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction,
     Progress, Region, RegionMmap, SparseArea,
 };
 use config_space::{Bar, ConfigSpace};
 pub use firmware::{Ecc, Firmware, HbmRepair, MAX_API_VERSION, MAX_POWER, MAX_SERVER_ID};
+use held::Held;
 use mailbox::Mailbox;
 use misc_ram::MiscRam;
 use notifications::Notifications;
@@ -85,6 +87,8 @@ enum Asker {
     Notification {
         ticket: u64,
     },
+    /// A policy put the write off; nobody waits for it.
+    Late,
 }
 
 /// Totals that are not the engines'.
@@ -114,6 +118,8 @@ pub struct NeuronFunction {
     observers: Observers,
     budget: Option<Budget>,
     policies: Policies,
+    late: LateWrites,
+    held: Held,
     totals: Totals,
     counters: Counters,
     now: Duration,
@@ -151,6 +157,8 @@ impl NeuronFunction {
             observers: Observers::default(),
             budget: None,
             policies: Policies::default(),
+            late: LateWrites::default(),
+            held: Held::default(),
             totals: Totals::default(),
             counters: Counters::default(),
             now: Duration::ZERO,
@@ -194,6 +202,7 @@ impl NeuronFunction {
             memory: &self.memory,
             observers: &mut self.observers,
             policies: &mut self.policies,
+            late: &mut self.late,
             now: self.now,
             totals: &mut self.totals,
         };
@@ -204,7 +213,7 @@ impl NeuronFunction {
     ///
     /// `map` holds the cores, one bit each; `None` is the whole device. Returns whether to acknowledge.
     fn reset_cores(&mut self, map: Option<u32>) -> bool {
-        if self.policies.judge(Point::Reset) != Verdict::Proceed {
+        if !self.admit_reset(map) {
             return false;
         }
         let generation = self.generation;
@@ -213,6 +222,8 @@ impl NeuronFunction {
                 self.udma.reset(|_| true);
                 self.semaphores = Semaphores::new(generation);
                 self.mailbox = Mailbox::default();
+                self.held.answer = None;
+                self.late.forget(|_, _| true);
                 self.notifications.reset();
                 for asker in self.askers.values_mut() {
                     *asker = Asker::Dropped;
@@ -221,12 +232,13 @@ impl NeuronFunction {
             Some(map) => {
                 for core in (0..generation.cores).filter(|core| map & 1 << core != 0) {
                     let first = core * generation.engines_per_core;
-                    self.udma.reset(|engine| {
-                        (first..first + generation.engines_per_core).contains(&engine)
-                    });
+                    let engines = first..first + generation.engines_per_core;
+                    self.udma.reset(|engine| engines.contains(&engine));
+                    self.late.forget(|engine, _| engines.contains(&engine));
                     // The engine of the driver's own copies is shared: only this core's queue (contract §7).
                     if let Some((engine, queue)) = generation.h2t_queue(core) {
                         self.udma.reset_queue(engine, queue);
+                        self.late.forget(|e, q| (e, q) == (engine, queue));
                     }
                 }
             }
@@ -257,7 +269,7 @@ impl NeuronFunction {
 
     /// Acknowledges a reset once nothing of before can be written any more.
     fn finish_reset(&mut self) {
-        if self.reset_pending && !self.drains() {
+        if self.reset_pending && !self.drains() && self.held.reset.is_none() {
             self.reset_pending = false;
             self.misc_ram.acknowledge_reset();
         }
@@ -277,6 +289,8 @@ impl NeuronFunction {
         self.outgoing.clear();
         self.askers.clear();
         self.reset_pending = false;
+        self.late.forget(|_, _| true);
+        self.held = Held::default();
     }
 
     /// Has the client make an access; returns our name for it.
@@ -374,9 +388,14 @@ impl PciFunction for NeuronFunction {
         self.now = now;
         self.observers.tick(now);
         self.misc_ram.tick(now);
+        self.release_reset();
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        if self.is_lost() {
+            data.fill(0xff);
+            return Ok(());
+        }
         match usize::try_from(region) {
             Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => self.read_registers(offset, data),
             Ok(HBM_BAR) => self.read_hbm(offset, data),
@@ -387,6 +406,9 @@ impl PciFunction for NeuronFunction {
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        if self.is_lost() {
+            return Ok(());
+        }
         match usize::try_from(region) {
             Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => self.write_registers(offset, data),
             Ok(HBM_BAR) => {
@@ -477,12 +499,14 @@ impl PciFunction for NeuronFunction {
     }
 
     fn reset(&mut self) {
+        self.policies.restore();
         self.power_on();
         self.observers
             .emit(Scope::Device, EventKind::Reset { map: u32::MAX });
     }
 
     fn disconnect(&mut self) {
+        self.policies.restore();
         self.power_on();
         self.memory.guest.clear();
         self.memory.clear_device();
@@ -491,20 +515,19 @@ impl PciFunction for NeuronFunction {
 
     fn run(&mut self) -> Progress {
         // Without bus mastering nothing may touch memory; work waits for it.
-        if !self.pci.bus_master() {
+        if self.is_lost() {
             return Progress::Idle;
         }
+        if !self.masters_bus() {
+            return self.next_release();
+        }
+        self.release();
         self.run_mailbox();
         let mut slice = SLICE_BYTES;
         loop {
             let (udma, mut context) = self.engines();
             match udma.run(&mut slice, &mut context) {
-                Slice::Idle => {
-                    let next = self.udma.next_wake();
-                    return next.map_or(Progress::Idle, |at| {
-                        Progress::After(at.saturating_sub(self.now))
-                    });
-                }
+                Slice::Idle => return self.next_release(),
                 Slice::Again => return Progress::Again,
                 Slice::Request { id, request } => {
                     let resets = self.counters.resets;
@@ -520,7 +543,7 @@ impl PciFunction for NeuronFunction {
 
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
         // What was asked for before waits as well.
-        if !self.pci.bus_master() {
+        if !self.masters_bus() {
             return None;
         }
         loop {
@@ -533,7 +556,11 @@ impl PciFunction for NeuronFunction {
     }
 
     fn masters_bus(&self) -> bool {
-        self.pci.bus_master()
+        self.pci.bus_master() && !self.is_lost()
+    }
+
+    fn leaves(&self) -> bool {
+        self.policies.loss() == Some(Loss::Disconnected)
     }
 
     fn wants_dma(&self, id: u64) -> bool {
@@ -542,6 +569,7 @@ impl PciFunction for NeuronFunction {
             Some(Asker::Udma(id)) => self.udma.awaits(*id),
             Some(Asker::Mailbox { .. }) => self.mailbox.awaits(id),
             Some(Asker::Notification { ticket }) => self.notifications.awaits(*ticket),
+            Some(Asker::Late) => true,
         }
     }
 
@@ -551,7 +579,7 @@ impl PciFunction for NeuronFunction {
 
     fn dma_reply(&mut self, id: u64, reply: DmaReply) {
         match self.askers.remove(&id) {
-            None | Some(Asker::Dropped) => {}
+            None | Some(Asker::Dropped | Asker::Late) => {}
             Some(Asker::Udma(id)) => {
                 let (udma, mut context) = self.engines();
                 udma.complete(id, reply.map_err(FaultKind::Client), &mut context);

@@ -75,7 +75,7 @@ impl NeuronFunction {
                 }
                 // Done is 0 (contract §7): resets take no time but for what the client still has of before.
                 Block::Reset if offset == u64::from(self.generation.reset_flag.offset) => {
-                    Some(self.drains().into())
+                    Some((self.drains() || self.held.reset.is_some()).into())
                 }
                 _ => None,
             });
@@ -83,6 +83,11 @@ impl NeuronFunction {
             self.account(offset, false);
             self.file.read(offset)
         });
+        let value = if self.policies.is_empty() {
+            value
+        } else {
+            self.judged_read(offset, value)
+        };
         self.tell(offset, value, false);
         value
     }
@@ -177,6 +182,9 @@ impl NeuronFunction {
     }
 
     fn command(&mut self, command: Command) {
+        if command != Command::None {
+            self.held.answer = None;
+        }
         match command {
             Command::None => {}
             Command::Reset(map) => {

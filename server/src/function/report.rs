@@ -179,7 +179,7 @@ impl NeuronFunction {
             let left = at.saturating_sub(self.now).as_micros();
             return Wait::Time {
                 left_us: u64::try_from(left).unwrap_or(u64::MAX),
-                why: "the engine is at work for it; see --timing".to_owned(),
+                why: "the engine is at work for it (see --timing), or a fault holds it".to_owned(),
             };
         }
         if pair.queued {

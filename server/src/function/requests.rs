@@ -1,5 +1,6 @@
 //! Requests of the mailboxes: executed here, whichever way they came.
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use neuron_protocol::mailbox::{
     self, Command, DATA_WINDOW_SIZE, MAX_POST, MAX_READ_REGISTERS, Metrics, RequestHeader,
@@ -10,17 +11,57 @@ use neuron_protocol::registers::misc_ram as window;
 use super::mailbox::Request;
 use super::{Mailbox, NeuronFunction, firmware};
 use crate::observe::event::{EventKind, Scope};
-use crate::policy::{Point, Verdict};
+use crate::policy::{Corruption, Point, Verdict};
+
+/// The way a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    /// Host memory.
+    Memory,
+    /// The firmware window.
+    Registers,
+}
+
+/// An answer as it goes out.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The request's, unless a policy wants another.
+    pub(super) sequence: Sequence,
+    /// Outcome.
+    pub(super) status: Status,
+    /// What was asked for.
+    pub(super) payload: Vec<u8>,
+    /// What a policy does to its bytes, header first.
+    pub(super) corruption: Option<Corruption>,
+}
+
+impl Answer {
+    /// The request failed.
+    pub(super) const fn failed(sequence: Sequence) -> Self {
+        Self {
+            sequence,
+            status: Status::Failed,
+            payload: Vec::new(),
+            corruption: None,
+        }
+    }
+}
 
 impl NeuronFunction {
     /// Executes a request of the legacy mailbox.
     pub(super) fn execute(&mut self, request: &Request) {
-        let Some((status, payload)) = self.perform(request) else {
-            self.mailbox = Mailbox::default();
-            return;
-        };
-        if let Err(error) = self.mailbox.answer(status, &payload) {
-            tracing::warn!(%error, "mailbox request not answered");
+        self.perform(request, Via::Memory);
+    }
+
+    /// Sends an answer the way the request came.
+    pub(super) fn answer(&mut self, via: Via, answer: &Answer) {
+        match via {
+            Via::Memory => {
+                if let Err(error) = self.mailbox.answer(answer) {
+                    tracing::warn!(%error, "mailbox request not answered");
+                }
+            }
+            Via::Registers => self.answer_in_registers(answer),
         }
     }
 
@@ -44,15 +85,13 @@ impl NeuronFunction {
                     command: request.command,
                     payload: request.payload.to_vec(),
                 };
-                if let Some((status, payload)) = self.perform(&request) {
-                    self.answer_in_registers(request.sequence, status, &payload);
-                }
+                self.perform(&request, Via::Registers);
             }
             Err(error) => {
                 tracing::warn!(%error, "register mailbox request refused");
                 // Sequence 0 belongs to no request, so that no answer can be meant for it.
                 if let Some(sequence) = Sequence::new(header.sequence) {
-                    self.answer_in_registers(sequence, Status::Failed, &[]);
+                    self.answer_in_registers(&Answer::failed(sequence));
                 } else {
                     self.misc_ram.set(window::TRIGGER, 0);
                 }
@@ -61,23 +100,35 @@ impl NeuronFunction {
     }
 
     /// Answer first, trigger last: it is what the driver polls.
-    fn answer_in_registers(&mut self, sequence: Sequence, status: Status, payload: &[u8]) {
+    fn answer_in_registers(&mut self, answer: &Answer) {
+        let Answer {
+            sequence,
+            status,
+            payload,
+            corruption,
+        } = answer;
+        let (sequence, status) = (*sequence, *status);
         let Some(header) = ResponseHeader::for_register(sequence, status, payload.len()) else {
             // Only a long read comes here: the legacy mailbox has room for it.
             tracing::warn!(
                 "the answer to a register mailbox request has {} bytes, the window {DATA_WINDOW_SIZE}: failed",
                 payload.len()
             );
-            return self.answer_in_registers(sequence, Status::Failed, &[]);
+            return self.answer_in_registers(&Answer::failed(sequence));
         };
-        for (offset, chunk) in (window::DATA..).step_by(4).zip(payload.chunks(4)) {
+        let mut bytes = header.to_word().to_le_bytes().to_vec();
+        bytes.extend(header.register_checksum(payload).to_le_bytes());
+        bytes.extend(payload);
+        if let Some(corruption) = corruption {
+            corruption.apply(&mut bytes);
+        }
+        let places = [window::REQUEST_HIGH, window::REQUEST_LOW];
+        let places = places.into_iter().chain((window::DATA..).step_by(4));
+        for (offset, chunk) in places.zip(bytes.chunks(4)) {
             let mut word = [0; 4];
             word[..chunk.len()].copy_from_slice(chunk);
             self.misc_ram.set(offset, u32::from_le_bytes(word));
         }
-        self.misc_ram.set(window::REQUEST_HIGH, header.to_word());
-        self.misc_ram
-            .set(window::REQUEST_LOW, header.register_checksum(payload));
         self.misc_ram.set(window::TRIGGER, 0);
     }
 
@@ -90,14 +141,34 @@ impl NeuronFunction {
         data
     }
 
-    /// Does what a well-formed request asks for; `None` if a policy lets it go unanswered.
-    fn perform(&mut self, request: &Request) -> Option<(Status, Vec<u8>)> {
+    /// Does what a well-formed request asks for, and answers it as far as a policy lets it.
+    fn perform(&mut self, request: &Request, via: Via) {
         let point = Point::Mailbox {
             command: request.command,
+            sequence: request.sequence.get(),
         };
-        if self.policies.judge(point) != Verdict::Proceed {
-            return None;
+        let mut answer = Answer::failed(request.sequence);
+        let mut held = None;
+        match self.policies.judge(self.now, point) {
+            Verdict::Drop => {
+                self.mailbox = Mailbox::default();
+                return;
+            }
+            Verdict::Fail => return self.answer(via, &answer),
+            Verdict::Delay(by) if by > Duration::ZERO => held = Some(self.now.saturating_add(by)),
+            Verdict::Corrupt(corruption) => answer.corruption = Some(corruption),
+            Verdict::WrongSequence => answer.sequence = request.sequence.next(),
+            _ => {}
         }
+        (answer.status, answer.payload) = self.outcome(request);
+        match held {
+            Some(at) => self.held.answer = Some((at, via, answer)),
+            None => self.answer(via, &answer),
+        }
+    }
+
+    /// Executes a request.
+    fn outcome(&mut self, request: &Request) -> (Status, Vec<u8>) {
         let (status, payload) = match Command::from_number(request.command) {
             Some(Command::Read) => self.read_for_mailbox(&request.payload),
             Some(Command::PostToCw) => (self.show_metrics(&request.payload), Vec::new()),
@@ -120,7 +191,7 @@ impl NeuronFunction {
                 status: status.into(),
             },
         );
-        Some((status, payload))
+        (status, payload)
     }
 
     /// One word per device-side address asked for; 0 where no register stands (contract §4.1).

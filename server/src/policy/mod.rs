@@ -2,96 +2,85 @@
 //!
 //! Without a policy every verdict is [`Verdict::Proceed`] and the points cost a branch.
 mod operate;
+mod point;
 pub mod timing;
+mod verdict;
 
 use std::fmt;
-
-use neuron_protocol::registers::Direction;
+use std::time::Duration;
 
 pub use operate::{MAX_NOTIFICATION, NotificationBlock, Notify, Operate, Posted};
+pub use point::Point;
 pub use timing::Timing;
-
-/// A point at which a policy is asked, before the thing happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Point {
-    /// A doorbell write is about to move a tail.
-    Doorbell {
-        /// Engine number.
-        engine: u8,
-        /// Queue number.
-        queue: u8,
-        /// Which ring.
-        direction: Direction,
-        /// Descriptors.
-        count: u32,
-    },
-    /// Descriptors are about to be read.
-    Fetch {
-        /// Engine number.
-        engine: u8,
-        /// Queue number.
-        queue: u8,
-        /// Which ring.
-        direction: Direction,
-        /// First index.
-        index: u32,
-    },
-    /// Bytes are about to be moved.
-    Copy {
-        /// Engine number.
-        engine: u8,
-        /// Queue number.
-        queue: u8,
-        /// From, as the engine sees it.
-        source: u64,
-        /// To, as the engine sees it.
-        destination: u64,
-    },
-    /// A reset is about to be acknowledged.
-    Reset,
-    /// A mailbox request is about to be answered.
-    Mailbox {
-        /// Command number.
-        command: u8,
-    },
-}
-
-/// What a policy decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
-    /// As hardware would.
-    #[default]
-    Proceed,
-    /// It does not happen, and nobody is told: a doorbell or copy is lost, a reset or mailbox never answered.
-    Drop,
-    /// A fetch or copy meets an AXI response error; elsewhere the same as [`Self::Drop`].
-    Fail,
-}
+pub use verdict::{Corruption, Tear, Verdict};
 
 /// Something that decides.
 pub trait Policy: Send {
-    /// Decides at a point.
-    fn judge(&mut self, point: Point) -> Verdict;
+    /// Decides at a point. `now` is device time.
+    fn judge(&mut self, now: Duration, point: &Point) -> Verdict;
 }
 
-/// The policies of a device, if it has any.
+/// How a device is lost to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Gone from the bus.
+    Removed,
+    /// The connection is to be closed.
+    Disconnected,
+}
+
+/// The policies of a device, in the order in which they are asked.
 #[derive(Default)]
 pub struct Policies {
-    judge: Option<Box<dyn Policy>>,
+    list: Vec<Box<dyn Policy>>,
     timing: Option<Timing>,
+    loss: Option<Loss>,
 }
 
 impl Policies {
-    /// Installs a policy.
-    pub fn set(&mut self, policy: Box<dyn Policy>) {
-        self.judge = Some(policy);
+    /// Adds a policy, to be asked last.
+    pub fn add(&mut self, policy: Box<dyn Policy>) {
+        self.list.push(policy);
     }
 
-    /// Asks it.
-    pub fn judge(&mut self, point: Point) -> Verdict {
-        self.judge
-            .as_mut()
-            .map_or(Verdict::Proceed, |policy| policy.judge(point))
+    /// Nobody would be asked.
+    pub const fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Asks all of them, so that each sees everything. The first that wants more than a delay has its way, else the
+    /// longest delay.
+    pub fn judge(&mut self, now: Duration, point: Point) -> Verdict {
+        if self.is_empty() {
+            return Verdict::Proceed;
+        }
+        self.ask(now, &point)
+    }
+
+    #[inline(never)]
+    fn ask(&mut self, now: Duration, point: &Point) -> Verdict {
+        let verdict = self
+            .list
+            .iter_mut()
+            .map(|policy| policy.judge(now, point))
+            .fold(Verdict::Proceed, stronger);
+        match verdict {
+            Verdict::Remove => self.loss = Some(Loss::Removed),
+            Verdict::Disconnect => self.loss = Some(Loss::Disconnected),
+            other => return other,
+        }
+        // The thing itself is lost with the device.
+        Verdict::Drop
+    }
+
+    /// Whether the device is lost.
+    pub const fn loss(&self) -> Option<Loss> {
+        self.loss
+    }
+
+    /// It is there again.
+    pub const fn restore(&mut self) {
+        self.loss = None;
     }
 
     /// Says how long work takes in model time; `None` is no time at all.
@@ -105,12 +94,74 @@ impl Policies {
     }
 }
 
+fn stronger(first: Verdict, second: Verdict) -> Verdict {
+    match (first, second) {
+        (Verdict::Proceed, other) | (other, Verdict::Proceed) => other,
+        (Verdict::Delay(first), Verdict::Delay(second)) => Verdict::Delay(first.max(second)),
+        (Verdict::Delay(_), other) => other,
+        (first, _) => first,
+    }
+}
+
 impl fmt::Debug for Policies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.judge.is_some() {
-            "a policy"
-        } else {
-            "no policy"
-        })
+        write!(
+            f,
+            "{} policies, timing {:?}, loss {:?}",
+            self.list.len(),
+            self.timing,
+            self.loss
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Says(Verdict);
+
+    impl Policy for Says {
+        fn judge(&mut self, _now: Duration, _point: &Point) -> Verdict {
+            self.0
+        }
+    }
+
+    #[test]
+    fn the_first_that_wants_more_than_a_delay_has_its_way() {
+        let (short, long) = (
+            Verdict::Delay(Duration::from_millis(1)),
+            Verdict::Delay(Duration::from_millis(2)),
+        );
+        for (list, outcome) in [
+            (vec![], Verdict::Proceed),
+            (vec![Verdict::Proceed, short], short),
+            (vec![long, short], long),
+            (
+                vec![short, Verdict::Drop, Verdict::Fail, long],
+                Verdict::Drop,
+            ),
+        ] {
+            let mut policies = Policies::default();
+            for verdict in list {
+                policies.add(Box::new(Says(verdict)));
+            }
+            let point = Point::Reset { map: None };
+            assert_eq!(policies.judge(Duration::ZERO, point), outcome);
+            assert_eq!(policies.loss(), None);
+        }
+    }
+
+    #[test]
+    fn a_lost_device_stays_lost_until_it_is_restored() {
+        let mut policies = Policies::default();
+        policies.add(Box::new(Says(Verdict::Remove)));
+        let verdict = policies.judge(Duration::ZERO, Point::Reset { map: None });
+        assert_eq!(
+            (verdict, policies.loss()),
+            (Verdict::Drop, Some(Loss::Removed))
+        );
+        policies.restore();
+        assert_eq!(policies.loss(), None);
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use crate::memory::Memory;
 use crate::observe::event::Observers;
 use crate::policy::Policies;
+use crate::udma::late::LateWrites;
 
 /// What a step may use: all of it outside the queue.
 pub struct Context<'a> {
@@ -13,6 +14,8 @@ pub struct Context<'a> {
     pub observers: &'a mut Observers,
     /// Who decides.
     pub policies: &'a mut Policies,
+    /// Writes put off.
+    pub late: &'a mut LateWrites,
     /// Device time.
     pub now: Duration,
     /// Totals of the device.

@@ -36,6 +36,8 @@ pub struct Engine {
     pairs: Vec<Pair>,
     iofic: Iofic,
     fault: Option<Fault>,
+    /// A policy lets it do nothing before this time.
+    stalled: Option<Duration>,
     disabled: bool,
     max_descriptors: u8,
     max_packet: u32,
@@ -56,6 +58,7 @@ impl Engine {
                 .collect(),
             iofic: Iofic::default(),
             fault: None,
+            stalled: None,
             disabled: false,
             max_descriptors: 0,
             max_packet: 0,
@@ -92,6 +95,12 @@ impl Engine {
 
     /// Does the next small thing of a queue. A fault stops the engine here.
     pub fn step(&mut self, queue: u8, most: u32, cx: &mut Context<'_>) -> Step {
+        if let Some(until) = self.stalled {
+            if until > cx.now {
+                return Step::Until(until);
+            }
+            self.stalled = None;
+        }
         let (runs, limits) = (self.runs(), self.limits());
         let Some(pair) = self.pairs.get_mut(usize::from(queue)).filter(|_| runs) else {
             return Step::Blocked;
@@ -104,11 +113,22 @@ impl Engine {
         {
             self.iofic.latch(group, causes);
         }
-        if let Step::Fault(fault) = step {
-            self.abort(fault, cx);
-            return Step::Blocked;
+        match step {
+            Step::Fault(fault) => {
+                self.abort(fault, cx);
+                Step::Blocked
+            }
+            Step::Stall(until) => {
+                self.stall(until);
+                Step::Until(until)
+            }
+            step => step,
         }
-        step
+    }
+
+    /// A policy lets it do nothing before this time.
+    pub fn stall(&mut self, until: Duration) {
+        self.stalled = Some(until);
     }
 
     /// Takes work.
@@ -325,6 +345,8 @@ impl Engine {
                         dropped: pair.reset(direction),
                     };
                     pair.recorder.record(cx.now, kind);
+                    let engine = self.number;
+                    cx.late.forget(|e, q| (e, q) == (engine, number));
                     cx.observers.emit(
                         Scope::Queue {
                             engine: self.number,

@@ -37,6 +37,9 @@ pub enum FaultKind {
     /// A fault was asked for.
     #[error("response error made on purpose")]
     Injected,
+    /// A fault was asked for.
+    #[error("descriptor fetch: response error made on purpose")]
+    InjectedFetch,
     /// Part of a register.
     #[error("a DMA write to registers must be whole aligned words")]
     PartialRegister,
@@ -128,6 +131,7 @@ impl Fault {
         let m2s_side = self.direction == Direction::M2s;
         let (m2s_bit, s2m_bit) = match self.kind {
             FaultKind::Fetch(_)
+            | FaultKind::InjectedFetch
             | FaultKind::RingInRegisters
             | FaultKind::RingUnset
             | FaultKind::RingMisaligned { .. } => {

@@ -3,9 +3,11 @@
 //! Work is done in bounded slices, queue by queue. An access that cannot be made here and now (guest memory behind
 //! messages, registers) leaves as a [`Request`] and the queue waits for its [`Udma::complete`]; others go on.
 mod context;
+mod doorbells;
 mod engine;
 mod fault;
 mod iofic;
+mod late;
 mod limits;
 mod pair;
 mod ring;
@@ -16,15 +18,17 @@ use std::time::Duration;
 use neuron_protocol::generation::{Generation, QUEUES_PER_ENGINE};
 use neuron_protocol::registers::Direction;
 use neuron_protocol::registers::engine::EngineLocation;
-use neuron_protocol::registers::queue::DRTP_INC;
+use neuron_protocol::registers::queue::{DRTP_INC, INDEX_MASK, sw_ctrl};
 
 pub use context::{Context, Totals};
 pub use engine::{Effect, Engine};
 pub use fault::{Fault, FaultKind};
+pub use late::{LateWrite, LateWrites};
 pub use pair::{Pair, Step};
 pub use ring::Ring;
 
 use crate::policy::{Point, Verdict};
+use doorbells::{Doorbell, LateDoorbells};
 
 /// An access that an engine needs somebody else to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +93,13 @@ pub enum Slice {
     },
 }
 
+/// What a policy lets be heard of a doorbell.
+#[derive(Clone, Copy, Debug)]
+struct Admitted {
+    count: u32,
+    twice: bool,
+}
+
 /// Bytes a queue moves before the next one has its turn.
 const TURN_BYTES: u64 = 256 << 10;
 /// What any step costs of a slice, in bytes: 2^24 tiny descriptors must not outlast it either.
@@ -104,6 +115,7 @@ pub struct Udma {
     waiting: HashMap<u64, (u8, u8)>,
     /// Queues that a policy lets wait for a time; each once, as its `wakes_at` says.
     sleeping: BTreeSet<(Duration, u8, u8)>,
+    doorbells: LateDoorbells,
     next_id: u64,
 }
 
@@ -115,6 +127,7 @@ impl Udma {
             ready: VecDeque::new(),
             waiting: HashMap::new(),
             sleeping: BTreeSet::new(),
+            doorbells: LateDoorbells::default(),
             next_id: 0,
         }
     }
@@ -129,6 +142,7 @@ impl Udma {
         self.ready.retain(|(engine, _)| !chosen(*engine));
         self.waiting.retain(|_, (engine, _)| !chosen(*engine));
         self.sleeping.retain(|(_, engine, _)| !chosen(*engine));
+        self.doorbells.forget(|engine, _| chosen(engine));
         for number in 0..u8::try_from(self.engines.len()).unwrap_or(u8::MAX) {
             if chosen(number) {
                 self.engines[usize::from(number)].reset();
@@ -147,6 +161,7 @@ impl Udma {
                 pair.reset(direction);
             }
         }
+        self.doorbells.forget(|e, q| (e, q) == (engine, queue));
     }
 
     /// Reads a register; `None` where it is plain storage.
@@ -162,23 +177,43 @@ impl Udma {
         value: u32,
         cx: &mut Context<'_>,
     ) -> bool {
+        let mut value = value;
+        let mut again = false;
         if let EngineLocation::Queue {
             direction,
             queue,
             offset,
         } = location
-            && offset == DRTP_INC
         {
-            let point = Point::Doorbell {
-                engine,
-                queue,
-                direction,
-                count: value,
-            };
-            if cx.policies.judge(point) != Verdict::Proceed {
-                return false;
+            if offset == DRTP_INC {
+                let doorbell = Doorbell {
+                    engine,
+                    queue,
+                    direction,
+                    count: value & INDEX_MASK,
+                };
+                match self.admit(doorbell, cx) {
+                    Some(Admitted { count, twice }) => (value, again) = (count, twice),
+                    None => return false,
+                }
+            } else if offset == sw_ctrl(direction) {
+                // What was rung for before a reset is not rung after it.
+                self.doorbells.forget(|e, q| (e, q) == (engine, queue));
             }
         }
+        if again {
+            self.apply(engine, location, value, cx);
+        }
+        self.apply(engine, location, value, cx)
+    }
+
+    fn apply(
+        &mut self,
+        engine: u8,
+        location: EngineLocation,
+        value: u32,
+        cx: &mut Context<'_>,
+    ) -> bool {
         let Some(unit) = self.engines.get_mut(usize::from(engine)) else {
             return true;
         };
@@ -194,6 +229,51 @@ impl Udma {
                 false
             }
         }
+    }
+
+    /// Asks whether a doorbell is heard.
+    fn admit(&mut self, doorbell: Doorbell, cx: &mut Context<'_>) -> Option<Admitted> {
+        let Doorbell {
+            engine,
+            queue,
+            direction,
+            count,
+        } = doorbell;
+        let point = Point::Doorbell {
+            engine,
+            queue,
+            direction,
+            count,
+        };
+        let mut admitted = Admitted {
+            count,
+            twice: false,
+        };
+        match cx.policies.judge(cx.now, point) {
+            Verdict::Drop => return None,
+            // With too many put off already, it is not.
+            Verdict::Delay(by)
+                if by > Duration::ZERO
+                    && self.doorbells.put_off(cx.now.saturating_add(by), doorbell) =>
+            {
+                return None;
+            }
+            Verdict::Duplicate(_) => admitted.twice = true,
+            Verdict::Shift(by) => admitted.count = count.saturating_add_signed(by) & INDEX_MASK,
+            Verdict::Stop(after) => {
+                let unit = self.engines.get_mut(usize::from(engine));
+                if let Some(pair) = unit.and_then(|unit| unit.pair_mut(queue)) {
+                    pair.stop_after(after);
+                }
+            }
+            Verdict::Stall(by) => {
+                if let Some(unit) = self.engines.get_mut(usize::from(engine)) {
+                    unit.stall(by.map_or(Duration::MAX, |by| cx.now.saturating_add(by)));
+                }
+            }
+            _ => {}
+        }
+        Some(admitted)
     }
 
     /// Bus mastering was turned on: whatever waited for it goes on.
@@ -220,13 +300,18 @@ impl Udma {
         }
     }
 
-    /// The first device time at which a queue that waits for its time can go on.
+    /// The first device time at which something that waits for its time can go on.
     pub fn next_wake(&self) -> Option<Duration> {
-        self.sleeping.first().map(|(at, ..)| *at)
+        let queue = self.sleeping.first().map(|(at, ..)| *at);
+        queue.into_iter().chain(self.doorbells.next()).min()
     }
 
     /// Lets a queue wait for a time.
     fn sleep(&mut self, engine: u8, queue: u8, at: Duration) {
+        // Until a reset, which starts afresh.
+        if at == Duration::MAX {
+            return;
+        }
         let pair = self
             .engines
             .get_mut(usize::from(engine))
@@ -239,8 +324,9 @@ impl Udma {
         }
     }
 
-    /// Gives the queues whose time has come their turn.
-    fn wake_sleepers(&mut self, now: Duration) {
+    /// Gives the queues whose time has come their turn, and rings the doorbells put off.
+    fn wake_due(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         while let Some(&(at, engine, queue)) = self.sleeping.first()
             && at <= now
         {
@@ -254,11 +340,19 @@ impl Udma {
             }
             self.wake(engine, queue);
         }
+        while let Some(doorbell) = self.doorbells.due(now) {
+            let location = EngineLocation::Queue {
+                direction: doorbell.direction,
+                queue: doorbell.queue,
+                offset: DRTP_INC,
+            };
+            self.apply(doorbell.engine, location, doorbell.count, cx);
+        }
     }
 
     /// Works until `slice` bytes are used up, nothing can move, or an access is needed.
     pub fn run(&mut self, slice: &mut u64, cx: &mut Context<'_>) -> Slice {
-        self.wake_sleepers(cx.now);
+        self.wake_due(cx);
         while let Some((number, queue)) = self.ready.pop_front() {
             let Some(engine) = self.engines.get_mut(usize::from(number)) else {
                 continue;
@@ -278,7 +372,7 @@ impl Udma {
                         self.sleep(number, queue, *at);
                         break;
                     }
-                    Step::Blocked | Step::Fault(_) => break,
+                    Step::Blocked | Step::Stall(_) | Step::Fault(_) => break,
                 };
                 *slice = slice.saturating_sub(cost);
                 turn = turn.saturating_sub(cost);

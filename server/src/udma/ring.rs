@@ -81,6 +81,13 @@ impl Ring {
         self.base.wrapping_add(u64::from(index) * 16)
     }
 
+    /// Address of the next descriptor to fetch by a pointer that is wrong by `by`.
+    pub fn shifted(&self, by: i32) -> u64 {
+        let wrong =
+            (i64::from(self.head.index) + i64::from(by)).rem_euclid(i64::from(self.length.max(1)));
+        self.address_of(u32::try_from(wrong).unwrap_or(0))
+    }
+
     /// What a queue reset does (contract §5.4): pointers to 0 in the first lap, everything rung for dropped.
     /// Returns how many descriptors that were.
     pub fn reset(&mut self) -> u32 {

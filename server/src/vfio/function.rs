@@ -212,6 +212,11 @@ pub trait PciFunction {
         true
     }
 
+    /// Whether the client is to be disconnected now: hardware that misbehaves on purpose.
+    fn leaves(&self) -> bool {
+        false
+    }
+
     /// Whether the answer to an access is still waited for. If not, no further message is sent for it: software that was
     /// told of a reset must not find its memory written afterwards.
     fn wants_dma(&self, _id: u64) -> bool {

@@ -279,6 +279,9 @@ impl<F: PciFunction> Server<F> {
                 client.session.pump_dma(&mut self.function);
             }
             self.flush();
+            if self.function.leaves() {
+                self.drop_client("a fault on purpose");
+            }
         }
         if self.client.take().is_some() {
             self.function.disconnect();

@@ -3,6 +3,7 @@
 //! The bytes of a packet, from FIRST to LAST over any number of tx descriptors, fill rx buffers one after the other. The
 //! end of a packet closes the buffer it reached. Everything happens in ring order, one transfer at a time, so that each
 //! of the four barriers holds by construction: nothing is visible before what precedes it.
+mod ask;
 mod clock;
 mod prefetch;
 mod stream;
@@ -17,6 +18,7 @@ use super::ring::Ring;
 use super::{Fault, FaultKind, Request};
 use crate::observe::event::{EventKind, Scope};
 use crate::observe::recorder::Recorder;
+use ask::Policed;
 use clock::Clock;
 use stream::{Rx, Tx};
 
@@ -30,6 +32,8 @@ pub enum Step {
     },
     /// Nothing can move until a register is written.
     Blocked,
+    /// A policy stalls the engine until this time; [`Duration::MAX`] is until its reset.
+    Stall(Duration),
     /// An access that somebody else must make; [`Pair::complete`] goes on from there.
     Request(Request),
     /// A policy lets nothing move before this device time.
@@ -75,6 +79,8 @@ pub struct Pair {
     asked: (u64, u64),
     /// Causes that did not stop the engine and are still to be latched, m2s and s2m.
     pub latched: [u32; 2],
+    /// What a policy decided; nothing on a device without one.
+    policed: Option<Box<Policed>>,
     /// In the engine's list of queues with work.
     pub queued: bool,
     /// Waits for this device time.
@@ -103,6 +109,7 @@ impl Pair {
             ticket: 0,
             asked: (0, 0),
             latched: [0; 2],
+            policed: None,
             queued: false,
             wakes_at: None,
             clock: Clock::default(),
@@ -158,6 +165,7 @@ impl Pair {
         self.packet_bytes = 0;
         self.pending = Pending::None;
         self.clock.reset();
+        self.policed = None;
         self.ring_mut(direction).reset()
     }
 
@@ -210,9 +218,12 @@ impl Pair {
 
     /// Does the next small thing: a fetch, or up to one descriptor's bytes, at most `most`.
     pub fn step(&mut self, limits: Limits, most: u32, cx: &mut Context<'_>) -> Step {
+        if let Some(until) = self.held(cx.now) {
+            return Step::Until(until);
+        }
         let result = match std::mem::take(&mut self.pending) {
             Pending::None => self.advance(limits, most, cx),
-            Pending::Have(bytes) => self.put(bytes, limits, cx),
+            Pending::Have(bytes) if !self.stopped() => self.put(bytes, limits, cx),
             awaiting => {
                 self.pending = awaiting;
                 Ok(Step::Blocked)
@@ -277,7 +288,7 @@ impl Pair {
                 return self.fetch(direction, address, count, limits, cx);
             }
         }
-        if !(self.m2s.cfg.schedule() && self.s2m.cfg.schedule()) {
+        if !(self.m2s.cfg.schedule() && self.s2m.cfg.schedule()) || self.stopped() {
             return Ok(Step::Blocked);
         }
         if self.tx.is_none() {

@@ -2,6 +2,7 @@
 use neuron_protocol::descriptor::{DESCRIPTOR_SIZE, TxDescriptor};
 use neuron_protocol::registers::Direction;
 
+use super::ask::{Asked, Gate, Hold};
 use super::{Pair, Pending, Step};
 use crate::memory::{Access, Purpose, Target, Unmapped};
 use crate::observe::event::EventKind;
@@ -26,9 +27,24 @@ impl Pair {
             queue: self.queue,
             direction,
             index,
+            count,
         };
-        if cx.policies.judge(point) == Verdict::Fail {
-            return Err(self.fault(direction, index, address, FaultKind::Injected));
+        let mut address = address;
+        match self.ask(Gate::Fetch(direction), point, cx) {
+            Asked::Wait(step) => return Ok(step),
+            Asked::Verdict(Verdict::Fail) => {
+                return Err(self.fault(direction, index, address, FaultKind::InjectedFetch));
+            }
+            // The descriptors never arrive.
+            Asked::Verdict(Verdict::Drop) => {
+                self.policed().hold = Some(Hold::FOREVER);
+                return Ok(Step::Blocked);
+            }
+            Asked::Verdict(Verdict::Shift(by)) => address = self.ring(direction).shifted(by),
+            Asked::Verdict(Verdict::Corrupt(corruption)) => {
+                self.policed().corruption = Some(corruption);
+            }
+            Asked::Verdict(_) => {}
         }
         let len = count as usize * DESCRIPTOR_SIZE;
         let mut bytes = [0; PREFETCH_DEPTH as usize * DESCRIPTOR_SIZE];
@@ -79,6 +95,20 @@ impl Pair {
         limits: Limits,
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
+        let corrupt;
+        let corruption = self.policed.as_mut().and_then(|policed| {
+            policed.passed = None;
+            policed.corruption.take()
+        });
+        let bytes = match corruption {
+            Some(corruption) => {
+                let mut changed = bytes.to_vec();
+                corruption.apply(&mut changed);
+                corrupt = changed;
+                &corrupt
+            }
+            None => bytes,
+        };
         let (descriptors, _) = bytes.as_chunks::<DESCRIPTOR_SIZE>();
         let ring = self.ring(direction);
         let (first, length) = (ring.head, ring.length());

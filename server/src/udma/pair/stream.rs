@@ -3,10 +3,10 @@ use neuron_protocol::descriptor::{Operation, RxDescriptor, TxDescriptor};
 use neuron_protocol::marker::MARKER;
 use neuron_protocol::registers::Direction;
 
+use super::ask::Permit;
 use super::{Pair, Pending, Step};
 use crate::memory::{Access, Lost, Purpose, Target, Unmapped};
 use crate::observe::event::EventKind;
-use crate::policy::{Point, Verdict};
 use crate::udma::context::Context;
 use crate::udma::limits::Limits;
 use crate::udma::ring::RawDescriptor;
@@ -109,20 +109,13 @@ impl Pair {
             return Ok(Step::Blocked);
         };
         let (source, destination) = (tx.address, rx.address);
-        let whole = tx.left.min(rx.left).min(most.max(1));
-        let point = Point::Copy {
-            engine: self.engine,
-            queue: self.queue,
-            source,
-            destination,
-        };
-        match cx.policies.judge(point) {
-            Verdict::Proceed => {}
-            Verdict::Drop => {
-                self.landed(whole, false, cx);
-                return Ok(Step::Progress { bytes: whole });
-            }
-            Verdict::Fail => return Err(self.data_fault(Direction::S2m, FaultKind::Injected)),
+        let left = tx.left.min(rx.left);
+        let whole = left.min(most.max(1));
+        if self.unasked(cx)
+            && let Ok(word) = peek(source, left, cx)
+            && let Permit::End(step) = self.permit(word, cx)?
+        {
+            return Ok(step);
         }
         let from = cx.memory.resolve(source, whole as usize, Access::Read);
         let from = match from {
@@ -135,7 +128,7 @@ impl Pair {
         };
         let bytes = to.len();
         match (from.truncated(bytes), to) {
-            (Target::Memory(from), Target::Memory(to)) => {
+            (Target::Memory(from), Target::Memory(to)) if !self.is_twisted() => {
                 let marker = cx
                     .memory
                     .copy(&from, &to)
@@ -183,7 +176,26 @@ impl Pair {
         // A mapping may have shrunk since: the rest is read again.
         data.truncate(to.len());
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let address = rx.address;
+        // What had to be read to know whether it is the marker.
+        if self.unasked(cx) {
+            let word = data.as_slice().try_into().ok().map(u32::from_le_bytes);
+            if let Permit::End(step) = self.permit(word, cx)? {
+                if !matches!(step, Step::Progress { .. }) {
+                    self.pending = Pending::Have(data);
+                }
+                return Ok(step);
+            }
+        }
+        if self.is_twisted() {
+            data = self.twisted(data, address, cx);
+            if data.is_empty() {
+                self.landed(bytes, false, cx);
+                return Ok(Step::Progress { bytes });
+            }
+        }
         let marker = data == MARKER.to_le_bytes();
+        let to = to.truncated(data.len());
         match to {
             Target::Memory(to) => {
                 cx.memory
@@ -233,6 +245,9 @@ impl Pair {
         let packet_done = source_done && tx.last;
         let buffer_done = rx.left == 0 || packet_done;
         cx.totals.bytes += u64::from(bytes);
+        if source_done || buffer_done {
+            self.pass_on(source_done);
+        }
         if source_done {
             self.tx = None;
             self.clock.done();
@@ -259,6 +274,7 @@ impl Pair {
             },
         );
         if marker {
+            cx.late.marker(self.engine, self.queue, cx.now);
             cx.totals.markers += 1;
             self.record(
                 cx,
@@ -285,5 +301,25 @@ impl Pair {
             Direction::S2m => self.rx.as_ref().map_or((0, 0), |rx| (rx.index, rx.address)),
         };
         self.fault(direction, index, address, kind)
+    }
+}
+
+/// It has to be read before anybody knows.
+struct NotAtHand;
+
+/// The word that is about to be moved, if it is just one.
+fn peek(source: u64, left: u32, cx: &Context<'_>) -> Result<Option<u32>, NotAtHand> {
+    if left != 4 {
+        return Ok(None);
+    }
+    match cx.memory.resolve(source, 4, Access::Read) {
+        Ok(Target::Memory(slice)) if slice.len() == 4 => {
+            let mut word = [0; 4];
+            // Memory that is gone makes the copy itself fail.
+            let read = cx.memory.read(&slice, Purpose::Data, &mut word);
+            Ok(read.ok().map(|()| u32::from_le_bytes(word)))
+        }
+        Ok(Target::Message { len: 4, .. } | Target::Register { len: 4, .. }) => Err(NotAtHand),
+        _ => Ok(None),
     }
 }

@@ -6,6 +6,7 @@ use zerocopy::FromBytes;
 
 use super::requests::Answer;
 use crate::memory::{Access, Memory, Purpose, Target, Unmapped};
+use crate::observe::event::MailboxFault;
 use crate::udma::Request as Transfer;
 
 /// A request that was read whole and is well formed.
@@ -39,6 +40,20 @@ pub enum Unanswered {
     /// The client could not reach the memory.
     #[error("the client could not reach the buffer")]
     Client,
+}
+
+impl Unanswered {
+    /// What of it is the driver's doing, for those who judge it.
+    pub const fn fault(&self) -> Option<MailboxFault> {
+        match self {
+            Self::Malformed(error) => Some(MailboxFault::Malformed(*error)),
+            Self::Address { address, reason } => Some(MailboxFault::Address {
+                address: *address,
+                reason: *reason,
+            }),
+            Self::Register(_) | Self::Client => None,
+        }
+    }
 }
 
 /// What to do next.
@@ -113,7 +128,11 @@ enum State {
     /// The whole request.
     Whole { cursor: Cursor, response: u64 },
     /// With whoever executes it.
-    Executing { response: u64 },
+    Executing {
+        sequence: Sequence,
+        request: (u64, u32),
+        response: u64,
+    },
     /// What follows the response's header, if anything.
     Payload { cursor: Cursor, header: Cursor },
     /// The header last: its first byte is what the driver polls.
@@ -185,7 +204,12 @@ impl Mailbox {
                         return Ok(Step::Transfer(transfer));
                     }
                     let parsed = mailbox::Request::parse(&cursor.bytes)?;
-                    self.state = State::Executing { response };
+                    let bytes = u32::try_from(cursor.bytes.len()).unwrap_or(u32::MAX);
+                    self.state = State::Executing {
+                        sequence: parsed.sequence,
+                        request: (cursor.address, bytes),
+                        response,
+                    };
                     return Ok(Step::Execute(Request {
                         sequence: parsed.sequence,
                         command: parsed.command,
@@ -210,6 +234,18 @@ impl Mailbox {
                     return Ok(Step::Idle);
                 }
             }
+        }
+    }
+
+    /// The request that is being executed: its sequence number, address and bytes, and where its response goes.
+    pub const fn executing(&self) -> Option<(Sequence, u64, u32, u64)> {
+        match self.state {
+            State::Executing {
+                sequence,
+                request: (address, bytes),
+                response,
+            } => Some((sequence, address, bytes, response)),
+            _ => None,
         }
     }
 

@@ -277,6 +277,10 @@ impl NeuronFunction {
 
     /// Power-on state of everything but memory maps and the account.
     fn power_on(&mut self) {
+        if self.pci.bus_master() {
+            let kind = EventKind::BusMaster { on: false };
+            self.observers.emit(Scope::Device, kind);
+        }
         self.pci = ConfigSpace::new(&self.identity);
         self.udma.reset(|_| true);
         self.misc_ram.reset();
@@ -372,6 +376,10 @@ impl NeuronFunction {
                 Ok(mailbox::Step::Transfer(_)) => return,
                 Err(error) => {
                     tracing::warn!(%error, "mailbox request not answered; the driver will time out and try again");
+                    if let Some(fault) = error.fault() {
+                        self.observers
+                            .emit(Scope::Device, EventKind::MailboxRefused(fault));
+                    }
                     return;
                 }
             }
@@ -418,7 +426,12 @@ impl PciFunction for NeuronFunction {
             _ if region == CONFIG_REGION => {
                 let before = self.pci.bus_master();
                 self.pci.write(offset, data);
-                if !before && self.pci.bus_master() {
+                let on = self.pci.bus_master();
+                if on != before {
+                    self.observers
+                        .emit(Scope::Device, EventKind::BusMaster { on });
+                }
+                if on && !before {
                     self.udma.wake_all();
                 }
                 Ok(())

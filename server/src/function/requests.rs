@@ -10,7 +10,7 @@ use neuron_protocol::registers::misc_ram as window;
 
 use super::mailbox::Request;
 use super::{Mailbox, NeuronFunction, firmware};
-use crate::observe::event::{EventKind, Scope};
+use crate::observe::event::{EventKind, MailboxFault, Scope};
 use crate::policy::{Corruption, Point, Verdict};
 
 /// The way a request came.
@@ -57,6 +57,15 @@ impl NeuronFunction {
     pub(super) fn answer(&mut self, via: Via, answer: &Answer) {
         match via {
             Via::Memory => {
+                if let Some((sequence, at, bytes, response)) = self.mailbox.executing() {
+                    let length = answer.payload.len() + mailbox::RESPONSE_HEADER_SIZE;
+                    let kind = EventKind::MailboxRequest {
+                        sequence: sequence.get(),
+                        request: (at, bytes),
+                        response: (response, u32::try_from(length).unwrap_or(u32::MAX)),
+                    };
+                    self.observers.emit(Scope::Device, kind);
+                }
                 if let Err(error) = self.mailbox.answer(answer) {
                     tracing::warn!(%error, "mailbox request not answered");
                 }
@@ -89,6 +98,8 @@ impl NeuronFunction {
             }
             Err(error) => {
                 tracing::warn!(%error, "register mailbox request refused");
+                let kind = EventKind::MailboxRefused(MailboxFault::Malformed(error));
+                self.observers.emit(Scope::Device, kind);
                 // Sequence 0 belongs to no request, so that no answer can be meant for it.
                 if let Some(sequence) = Sequence::new(header.sequence) {
                     self.answer_in_registers(&Answer::failed(sequence));

@@ -140,6 +140,11 @@ impl Memory {
         self.tap = Some(tap);
     }
 
+    /// Accesses go through a tap.
+    pub const fn is_tapped(&self) -> bool {
+        self.tap.is_some()
+    }
+
     /// Drops every page of device memory.
     pub fn clear_device(&mut self) {
         self.hbm.clear();

@@ -6,9 +6,11 @@ use std::fmt;
 use std::time::Duration;
 
 use neuron_protocol::descriptor::DESCRIPTOR_SIZE;
+use neuron_protocol::mailbox::MailboxError;
 use neuron_protocol::registers::Direction;
 use neuron_protocol::registers::queue::Pointer;
 
+use crate::memory::Unmapped;
 use crate::udma::Fault;
 
 /// One thing that happened.
@@ -125,8 +127,33 @@ pub enum EventKind {
         /// Bytes; `u64::MAX` is everything.
         size: u64,
     },
+    /// Bus mastering was turned on or off, by the driver or by a reset of the function.
+    BusMaster {
+        /// The device may access memory.
+        on: bool,
+    },
     /// The client is gone.
     Disconnect,
+    /// A descriptor in memory is no longer what was fetched, when its turn comes. Only told to those who want it
+    /// ([`Interest::audit`]).
+    DescriptorChanged {
+        /// Which ring.
+        direction: Direction,
+        /// Its index.
+        index: u32,
+        /// As it was fetched, and as it is used.
+        fetched: [u8; DESCRIPTOR_SIZE],
+        /// As it is in memory now.
+        found: [u8; DESCRIPTOR_SIZE],
+    },
+    /// A marker is about to be written to a word that holds the marker already. Only told to those who want it
+    /// ([`Interest::audit`]).
+    PollSlot {
+        /// tx descriptor.
+        tx: u32,
+        /// Address of the poll slot.
+        address: u64,
+    },
     /// An engine stopped on an error.
     Abort(Fault),
     /// An engine left its abort.
@@ -136,6 +163,17 @@ pub enum EventKind {
         /// Cores; `u32::MAX` for the whole device.
         map: u32,
     },
+    /// A request of the legacy mailbox is about to be answered.
+    MailboxRequest {
+        /// Sequence number.
+        sequence: u8,
+        /// Address of the request and its bytes.
+        request: (u64, u32),
+        /// Address of the response and its bytes.
+        response: (u64, u32),
+    },
+    /// A mailbox request gets no answer, or that it failed.
+    MailboxRefused(MailboxFault),
     /// The firmware answered a mailbox request.
     Mailbox {
         /// Command number.
@@ -144,6 +182,20 @@ pub enum EventKind {
         sequence: u8,
         /// Status sent back.
         status: u8,
+    },
+}
+
+/// Why a mailbox request is refused.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MailboxFault {
+    /// Its bytes are wrong.
+    Malformed(MailboxError),
+    /// Its address or the response's leads nowhere.
+    Address {
+        /// The address, as the device sees it.
+        address: u64,
+        /// Why.
+        reason: Unmapped,
     },
 }
 
@@ -205,6 +257,27 @@ impl fmt::Display for EventKind {
             Self::Map { iova, size } => write!(f, "map {iova:#x}+{size:#x}"),
             Self::Unmap { size: u64::MAX, .. } => f.write_str("unmap everything"),
             Self::Unmap { iova, size } => write!(f, "unmap {iova:#x}+{size:#x}"),
+            Self::BusMaster { on: true } => f.write_str("bus mastering on"),
+            Self::BusMaster { on: false } => f.write_str("bus mastering off"),
+            Self::DescriptorChanged {
+                direction, index, ..
+            } => write!(f, "descriptor {direction} {index} changed since its fetch"),
+            Self::PollSlot { tx, address } => {
+                write!(f, "marker tx {tx} finds the marker at {address:#x}")
+            }
+            Self::MailboxRequest {
+                sequence,
+                request,
+                response,
+            } => write!(
+                f,
+                "mailbox request {sequence} at {:#x}, answer at {:#x}",
+                request.0, response.0
+            ),
+            Self::MailboxRefused(MailboxFault::Malformed(error)) => write!(f, "{error}"),
+            Self::MailboxRefused(MailboxFault::Address { address, reason }) => {
+                write!(f, "mailbox address {address:#x}: {reason}")
+            }
             Self::Disconnect => f.write_str("client gone"),
             Self::Abort(fault) => write!(f, "abort: {fault}"),
             Self::Recovered => f.write_str("recovered from abort"),
@@ -231,6 +304,8 @@ pub struct Interest {
     pub registers: bool,
     /// [`EventKind::Descriptor`].
     pub descriptors: bool,
+    /// [`EventKind::DescriptorChanged`] and [`EventKind::PollSlot`], which cost a second look at memory.
+    pub audit: bool,
 }
 
 impl Interest {
@@ -238,6 +313,7 @@ impl Interest {
         match kind {
             EventKind::Register { .. } => self.registers,
             EventKind::Descriptor { .. } => self.descriptors,
+            EventKind::DescriptorChanged { .. } | EventKind::PollSlot { .. } => self.audit,
             _ => true,
         }
     }
@@ -268,6 +344,7 @@ impl Observers {
         let interest = observer.interest();
         self.union.registers |= interest.registers;
         self.union.descriptors |= interest.descriptors;
+        self.union.audit |= interest.audit;
         self.consumers.push((interest, observer));
     }
 
@@ -325,7 +402,7 @@ mod tests {
         let [few, many] = [Arc::default(), Arc::<Mutex<Vec<_>>>::default()];
         let registers = Interest {
             registers: true,
-            descriptors: false,
+            ..Interest::default()
         };
         let mut observers = Observers::default();
         observers.add(Box::new(Log(Interest::default(), Arc::clone(&few))));

@@ -7,4 +7,5 @@ pub mod rate;
 pub mod recorder;
 pub mod render;
 pub mod report;
+pub mod sanitize;
 pub mod writer;

@@ -22,6 +22,13 @@ pub struct Context<'a> {
     pub totals: &'a mut Totals,
 }
 
+impl Context<'_> {
+    /// Somebody wants a second look at memory, and it is not a recording's: that has only what the device read.
+    pub const fn audits(&self) -> bool {
+        self.observers.interest().audit && !self.memory.is_tapped()
+    }
+}
+
 /// Totals over all queues since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {

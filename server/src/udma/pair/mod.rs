@@ -295,6 +295,7 @@ impl Pair {
             let Some(raw) = self.m2s.fetched.pop_front() else {
                 return Ok(Step::Blocked);
             };
+            self.audit(Direction::M2s, &raw, cx);
             self.tx = Some(self.take_tx(&raw, limits, cx)?);
         }
         if self.rx.is_none() {
@@ -304,6 +305,7 @@ impl Pair {
                 self.clock.starve();
                 return Ok(Step::Blocked);
             };
+            self.audit(Direction::S2m, &raw, cx);
             self.rx = Some(self.take_rx(&raw, cx));
         }
         if let Some(timing) = cx.policies.timing()

@@ -9,7 +9,7 @@ use crate::observe::event::EventKind;
 use crate::policy::{Point, Verdict};
 use crate::udma::context::Context;
 use crate::udma::limits::Limits;
-use crate::udma::ring::PREFETCH_DEPTH;
+use crate::udma::ring::{PREFETCH_DEPTH, RawDescriptor};
 use crate::udma::{Fault, FaultKind, Request};
 
 impl Pair {
@@ -85,6 +85,39 @@ impl Pair {
         }
         self.fetched(direction, &bytes[..filled], limits, cx)?;
         Ok(Step::Progress { bytes: 0 })
+    }
+
+    /// Looks at a fetched descriptor again, for those who want to know whether it has changed since. What was fetched
+    /// is used either way.
+    pub(super) fn audit(&self, direction: Direction, raw: &RawDescriptor, cx: &mut Context<'_>) {
+        if !cx.audits() {
+            return;
+        }
+        let ring = self.ring(direction);
+        let index = ring.current.index;
+        let found = cx
+            .memory
+            .resolve(ring.address_of(index), raw.len(), Access::Read);
+        // What is behind messages, or in two mappings, costs more than it tells.
+        let Ok(Target::Memory(stretch)) = found else {
+            return;
+        };
+        let mut found = [0; DESCRIPTOR_SIZE];
+        if stretch.len() == found.len()
+            && cx
+                .memory
+                .read(&stretch, Purpose::Control, &mut found)
+                .is_ok()
+            && found != *raw
+        {
+            let kind = EventKind::DescriptorChanged {
+                direction,
+                index,
+                fetched: *raw,
+                found,
+            };
+            self.emit(cx, kind);
+        }
     }
 
     /// Takes descriptors into the prefetch buffer. Their ring ids are checked here (udma §6), before any is used.

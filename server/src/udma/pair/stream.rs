@@ -1,11 +1,11 @@
 //! The stream between the rings: from source descriptors into destination buffers.
 use neuron_protocol::descriptor::{Operation, RxDescriptor, TxDescriptor};
-use neuron_protocol::marker::MARKER;
+use neuron_protocol::marker::{MARKER, MARKER_SIZE, POLL_OFFSET};
 use neuron_protocol::registers::Direction;
 
 use super::ask::Permit;
 use super::{Pair, Pending, Step};
-use crate::memory::{Access, Lost, Purpose, Target, Unmapped};
+use crate::memory::{Access, Lost, Purpose, Stretch, Target, Unmapped};
 use crate::observe::event::EventKind;
 use crate::udma::context::Context;
 use crate::udma::limits::Limits;
@@ -129,6 +129,9 @@ impl Pair {
         let bytes = to.len();
         match (from.truncated(bytes), to) {
             (Target::Memory(from), Target::Memory(to)) if !self.is_twisted() => {
+                if cx.audits() {
+                    self.audit_poll(&from, &to, cx);
+                }
                 let marker = cx
                     .memory
                     .copy(&from, &to)
@@ -153,6 +156,31 @@ impl Pair {
                 self.pending = Pending::Read;
                 Ok(Step::Request(Request::ReadRegister { offset, len: bytes }))
             }
+        }
+    }
+
+    /// Tells of a marker that is about to be written over a marker.
+    fn audit_poll(&self, from: &Stretch<'_>, to: &Stretch<'_>, cx: &mut Context<'_>) {
+        let (Some(tx), Some(rx)) = (&self.tx, &self.rx) else {
+            return;
+        };
+        // Where the word behind the source is the destination (seed §2).
+        let size = MARKER_SIZE as usize;
+        let slot = rx.address == tx.address.wrapping_add(POLL_OFFSET);
+        if !slot || from.len() != size || to.len() != size {
+            return;
+        }
+        let marks = |stretch: &Stretch<'_>| {
+            let mut word = [0; 4];
+            let read = cx.memory.read(stretch, Purpose::Control, &mut word);
+            read.is_ok() && word == MARKER.to_le_bytes()
+        };
+        if marks(from) && marks(to) {
+            let kind = EventKind::PollSlot {
+                tx: tx.index,
+                address: rx.address,
+            };
+            self.emit(cx, kind);
         }
     }
 

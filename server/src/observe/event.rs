@@ -85,6 +85,14 @@ pub enum EventKind {
         /// Model time.
         at: Duration,
     },
+    /// A marker is on its way to memory that only the client reaches: the driver may see it before we know that it
+    /// landed. Only told to those who want it ([`Interest::audit`]).
+    MarkerSent {
+        /// tx descriptor.
+        tx: u32,
+        /// Address of the poll slot.
+        address: u64,
+    },
     /// A queue of one direction was reset.
     QueueReset {
         /// Which ring.
@@ -230,6 +238,7 @@ impl fmt::Display for EventKind {
                     "copy tx {tx} -> rx {rx}: {bytes} bytes {source:#x} -> {destination:#x}"
                 )
             }
+            Self::MarkerSent { tx, address } => write!(f, "marker tx {tx} sent to {address:#x}"),
             Self::Marker { tx, address } => write!(f, "marker tx {tx} -> {address:#x}"),
             Self::Due { at } => write!(f, "work is done at {:.6} s", at.as_secs_f64()),
             Self::QueueReset { direction, dropped } => {
@@ -304,7 +313,8 @@ pub struct Interest {
     pub registers: bool,
     /// [`EventKind::Descriptor`].
     pub descriptors: bool,
-    /// [`EventKind::DescriptorChanged`] and [`EventKind::PollSlot`], which cost a second look at memory.
+    /// [`EventKind::DescriptorChanged`], [`EventKind::PollSlot`] and [`EventKind::MarkerSent`], which cost a second
+    /// look at memory.
     pub audit: bool,
 }
 
@@ -313,7 +323,9 @@ impl Interest {
         match kind {
             EventKind::Register { .. } => self.registers,
             EventKind::Descriptor { .. } => self.descriptors,
-            EventKind::DescriptorChanged { .. } | EventKind::PollSlot { .. } => self.audit,
+            EventKind::DescriptorChanged { .. }
+            | EventKind::PollSlot { .. }
+            | EventKind::MarkerSent { .. } => self.audit,
             _ => true,
         }
     }

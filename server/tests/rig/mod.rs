@@ -59,7 +59,7 @@ pub type Driver = Device<Shared, Shared, Shared>;
 #[derive(Clone)]
 pub struct Shared(pub Rc<RefCell<Rig>>);
 
-fn memfd(size: u64) -> OwnedFd {
+pub fn memfd(size: u64) -> OwnedFd {
     let fd = rustix::fs::memfd_create("guest-ram", MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&fd, size).unwrap();
     fd
@@ -68,12 +68,18 @@ fn memfd(size: u64) -> OwnedFd {
 impl Rig {
     /// A device that may master the bus, with RAM mapped.
     pub fn new(product: Product, platform: Platform) -> Self {
-        Self::build(product, platform, Firmware::default(), false)
+        Self::build(product, platform, Firmware::default(), false, None)
+    }
+
+    /// The same with one more observer, which sees everything from power-on.
+    pub fn watched(product: Product, platform: Platform, observer: Box<dyn Observer>) -> Self {
+        let firmware = Firmware::default();
+        Self::build(product, platform, firmware, false, Some(observer))
     }
 
     /// The same with RAM behind messages.
     pub fn by_message(product: Product, platform: Platform) -> Self {
-        Self::build(product, platform, Firmware::default(), true)
+        Self::build(product, platform, Firmware::default(), true, None)
     }
 
     /// One with firmware that says something, RAM mapped or behind messages.
@@ -83,10 +89,16 @@ impl Rig {
         firmware: Firmware,
         by_message: bool,
     ) -> Self {
-        Self::build(product, platform, firmware, by_message)
+        Self::build(product, platform, firmware, by_message, None)
     }
 
-    fn build(product: Product, platform: Platform, firmware: Firmware, by_message: bool) -> Self {
+    fn build(
+        product: Product,
+        platform: Platform,
+        firmware: Firmware,
+        by_message: bool,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Self {
         let generation = product.generation();
         let hbm = HbmGeometry::new(generation, platform, None).unwrap();
         let config = Config {
@@ -101,6 +113,9 @@ impl Rig {
         let mut function = NeuronFunction::new(config).unwrap();
         let log = Log::default();
         function.observers_mut().add(Box::new(log.clone()));
+        if let Some(observer) = observer {
+            function.observers_mut().add(observer);
+        }
         let fd = memfd(RAM_SIZE);
         let file = FileOffset::new(fd.try_clone().unwrap().into(), 0);
         let ram = MmapRegion::from_file(file, usize::try_from(RAM_SIZE).unwrap()).unwrap();
@@ -139,6 +154,11 @@ impl Rig {
         let mut bytes = vec![0; len];
         self.ram(address, len).read_slice(&mut bytes, 0).unwrap();
         bytes
+    }
+
+    /// The file behind guest RAM.
+    pub fn file(&self) -> &std::fs::File {
+        self.ram.file_offset().unwrap().file()
     }
 
     /// Cuts guest RAM short, as a client can at any time. From then on only what is below may be looked at.

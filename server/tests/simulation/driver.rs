@@ -11,6 +11,7 @@ use neuron_protocol::marker::{Context, MARKER};
 use neuron_protocol::registers::{Direction, misc_ram, queue as registers};
 use neuron_protocol::ring::RingSize;
 use neuron_vfio_user::observe::report::{Account, Detail};
+use neuron_vfio_user::observe::sanitize::Rule;
 use neuron_vfio_user::vfio::codec::Command;
 
 use crate::Random;
@@ -111,6 +112,8 @@ struct Run {
     own_engines: bool,
     /// Nothing but copies: rings get to wrap.
     calm: bool,
+    /// Memory went while the device used it.
+    unmapped_under_way: bool,
     tally: Tally,
 }
 
@@ -154,6 +157,7 @@ pub fn run(seed: u64) -> Tally {
         queues,
         own_engines,
         calm,
+        unmapped_under_way: false,
         tally: Tally::default(),
     };
     run.sim.with(World::connect);
@@ -585,6 +589,7 @@ impl Run {
 
     /// Memory goes while the device uses it: the engine stops at the first byte that is not there.
     fn unmap_under_way(&mut self, nth: usize) {
+        self.unmapped_under_way = true;
         self.sim
             .with(|world| world.model.queues[nth].may_abort = true);
         let piece = self.unmap(nth);
@@ -700,6 +705,27 @@ impl Run {
             };
             assert_eq!(counts, expected, "the device's account");
             assert_eq!(report.unmodelled, []);
+            let ledger = world.findings.ledger();
+            assert_eq!(ledger.gaps(), (0, 0), "the sanitizer lost track");
+            for finding in ledger.findings() {
+                // What a seed does on purpose.
+                let meant = match finding.rule {
+                    Rule::AddressUnmapped | Rule::AddressStraddles | Rule::AddressIommu => {
+                        self.unmapped_under_way
+                    }
+                    Rule::RingResetPending => {
+                        self.tally.dropped + self.tally.stopped + self.tally.aborts > 0
+                            || self.unmapped_under_way
+                    }
+                    // Its packets have any barrier, or none.
+                    Rule::NoBarrier => self.queues.iter().any(|queue| {
+                        matches!(queue.kind, Kind::Raw(..)) && Some(queue.engine) == finding.engine
+                    }),
+                    _ => false,
+                };
+                assert!(meant, "{finding:#?}");
+            }
+            drop(ledger);
             self.tally.bytes += counts.bytes;
             self.tally.markers += counts.markers;
             self.tally.aborts += counts.aborts;

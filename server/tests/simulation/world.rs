@@ -13,6 +13,7 @@ use neuron_protocol::generation::Product;
 use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::event::{Event, EventKind, Observer, Scope};
+use neuron_vfio_user::observe::sanitize::{Findings, Mode, Sanitizer};
 use neuron_vfio_user::vfio::codec::wire::{self, Header, command, flags};
 use neuron_vfio_user::vfio::codec::{Command, Reply};
 use neuron_vfio_user::vfio::{DmaRequest, Inbox, PciFunction, Progress, Session};
@@ -92,6 +93,8 @@ pub struct World {
     pub model: Model,
     watched: Watched,
     log: Log,
+    /// What the sanitizer has to say of the driver.
+    pub findings: Findings,
     session: Session,
     inbox: Inbox,
     /// Client to server: bytes, and the descriptors of the messages that begin and end at these places.
@@ -133,6 +136,8 @@ impl World {
         let mut function = function.unwrap();
         let log = Log::default();
         function.observers_mut().add(Box::new(log.clone()));
+        let (sanitizer, findings) = Sanitizer::new(generation, 0, Mode::Warn);
+        function.observers_mut().add(Box::new(sanitizer));
         let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, RAM_SIZE as u64).unwrap();
         let mapped = FileOffset::new(file.try_clone().unwrap().into(), 0);
@@ -151,6 +156,7 @@ impl World {
                 asked: Vec::new(),
             },
             log,
+            findings,
             session: Session::default(),
             inbox: Inbox::default(),
             sent: VecDeque::new(),

@@ -88,7 +88,9 @@ impl Sanitizer {
                     )
                 });
             }
-            let written = self.polls.insert(poll, self.order);
+            // One that went by message may have been seen when it was sent.
+            let now = self.sent.remove(&poll).unwrap_or(self.order);
+            let written = self.polls.insert(poll, now);
             if written.is_some_and(|written| launch.order < written) {
                 self.find(Rule::MarkerShared, place(Direction::M2s, tx.index, addresses()), 0, || {
                     "this batch was launched while another one with the same poll word was outstanding: the first marker completes both".to_owned()
@@ -168,6 +170,17 @@ impl Sanitizer {
 
     /// A marker is about to be written over a marker.
     pub(super) fn stale_poll(&mut self, engine: u8, number: u8, tx: u32, address: u64) {
+        let written = self.polls.get(&address).copied();
+        let launched = self.queue(engine, number).and_then(|queue| {
+            let ordinal = queue.tx.iter().find(|held| held.index == tx)?.ordinal;
+            Some(queue.launch_of(ordinal)?.order)
+        });
+        // Another batch's marker, of the same time: that is a finding of its own.
+        if let (Some(launched), Some(written)) = (launched, written)
+            && launched < written
+        {
+            return;
+        }
         let place = Place {
             queue: Some((engine, number)),
             direction: Some(Direction::M2s),

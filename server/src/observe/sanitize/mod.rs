@@ -103,6 +103,8 @@ pub struct Sanitizer {
     at: Duration,
     /// When the marker of a poll word was last written, as a number of an event.
     polls: HashMap<u64, u64>,
+    /// Markers on their way by message: since which event.
+    sent: HashMap<u64, u64>,
     lost_polls: Vec<LostPoll>,
     /// Sequence number of the last request of the legacy mailbox.
     sequence: Option<u8>,
@@ -130,6 +132,7 @@ impl Sanitizer {
             order: 0,
             at: Duration::ZERO,
             polls: HashMap::new(),
+            sent: HashMap::new(),
             lost_polls: Vec::new(),
             sequence: None,
             spin: Spin::default(),
@@ -276,6 +279,7 @@ impl Sanitizer {
         self.maps = Maps::default();
         self.bus_master = false;
         self.polls.clear();
+        self.sent.clear();
         self.lost_polls.clear();
         self.sequence = None;
         self.spin = Spin::default();
@@ -320,6 +324,11 @@ impl Sanitizer {
                 destination,
                 bytes,
             } => self.copy(engine, number, (tx, rx), source, destination, bytes),
+            EventKind::MarkerSent { address, .. } => {
+                if self.sent.len() < MAX_POLLS {
+                    self.sent.insert(address, self.order);
+                }
+            }
             EventKind::PollSlot { tx, address } => self.stale_poll(engine, number, tx, address),
             EventKind::QueueReset { direction, dropped } => {
                 self.queue_reset(engine, number, direction, dropped);
@@ -342,6 +351,7 @@ impl Observer for Sanitizer {
                 kind,
                 EventKind::Descriptor { .. }
                     | EventKind::PollSlot { .. }
+                    | EventKind::MarkerSent { .. }
                     | EventKind::DescriptorChanged { .. }
             );
             if !told && let Some(queue) = self.queue(engine, queue) {

@@ -233,6 +233,10 @@ impl Pair {
                 Ok(Step::Progress { bytes })
             }
             Target::Message { iova, .. } => {
+                if marker && cx.observers.interest().audit {
+                    let (tx, address) = (self.tx.as_ref().map_or(0, |tx| tx.index), rx.address);
+                    self.emit(cx, EventKind::MarkerSent { tx, address });
+                }
                 self.pending = Pending::Write { bytes, marker };
                 Ok(Step::Request(Request::WriteGuest { iova, data }))
             }

@@ -7,13 +7,17 @@
 //!
 //! Call [`confine`] before any thread is started: threads inherit it.
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus,
+    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, make_bitflags,
 };
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 
 /// Rights of the newest kernel we know; older ones enforce what they have.
 const LANDLOCK: ABI = ABI::V5;
@@ -40,23 +44,30 @@ fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> ConfineErro
     }
 }
 
-/// Confines the calling thread and those it starts. Files in `directories` can still be removed.
+/// What may be done in the directory of reports: make, replace and remove files.
+const REPORT_RIGHTS: BitFlags<AccessFs> =
+    make_bitflags!(AccessFs::{WriteFile | MakeReg | RemoveFile | Truncate});
+
+/// Confines the calling thread and those it starts. Files in `directories` can still be removed, and files in `report`
+/// made. Where the kernel has no landlock, the latter is held by the descriptor alone, which an absolute path gets around.
 ///
 /// # Errors
 /// The kernel refuses. A kernel without landlock is no error.
 pub fn confine<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
+    report: Option<BorrowedFd<'_>>,
 ) -> Result<Confinement, ConfineError> {
     // seccomp needs it of an unprivileged process, and would set it too; landlock likewise.
     rustix::thread::set_no_new_privs(true).map_err(failed("no_new_privs"))?;
-    let landlock = restrict_files(directories)?;
-    let filter = filter()?;
+    let landlock = restrict_files(directories, report)?;
+    let filter = filter(report)?;
     seccompiler::apply_filter(&filter).map_err(failed("seccomp"))?;
     Ok(Confinement { landlock })
 }
 
 fn restrict_files<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
+    report: Option<BorrowedFd<'_>>,
 ) -> Result<bool, ConfineError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))
@@ -69,20 +80,45 @@ fn restrict_files<'a>(
             .add_rule(PathBeneath::new(directory, AccessFs::RemoveFile))
             .map_err(failed("landlock"))?;
     }
+    if let Some(report) = report {
+        ruleset = ruleset
+            .add_rule(PathBeneath::new(report, REPORT_RIGHTS))
+            .map_err(failed("landlock"))?;
+    }
     let status = ruleset.restrict_self().map_err(failed("landlock"))?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-fn filter() -> Result<BpfProgram, ConfineError> {
+fn filter(report: Option<BorrowedFd<'_>>) -> Result<BpfProgram, ConfineError> {
     let architecture = std::env::consts::ARCH
         .try_into()
         .map_err(failed("seccomp"))?;
     let allowed: BTreeSet<i64> = ALLOWED.iter().chain(ALLOWED_OLD).copied().collect();
-    let rules: BTreeMap<_, _> = allowed.into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: BTreeMap<_, _> = allowed.into_iter().map(|call| (call, Vec::new())).collect();
+    if let Some(report) = report {
+        rules.extend(report_rules(report)?);
+    }
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture)
         .and_then(BpfProgram::try_from)
         .map_err(failed("seccomp"))
+}
+
+/// Files may be opened and renamed relative to the directory of reports.
+fn report_rules(report: BorrowedFd<'_>) -> Result<[(i64, Vec<SeccompRule>); 3], ConfineError> {
+    let fd = u64::try_from(report.as_raw_fd()).map_err(failed("seccomp"))?;
+    let is_report = |argument| {
+        let (len, equal) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+        SeccompCondition::new(argument, len, equal, fd).map_err(failed("seccomp"))
+    };
+    let rule = |conditions| SeccompRule::new(conditions).map_err(failed("seccomp"));
+    let open = rule(vec![is_report(0)?])?;
+    let rename = rule(vec![is_report(0)?, is_report(2)?])?;
+    Ok([
+        (libc::SYS_openat, vec![open]),
+        (libc::SYS_renameat, vec![rename.clone()]),
+        (libc::SYS_renameat2, vec![rename]),
+    ])
 }
 
 /// What serving needs. Not there, on purpose: whatever opens a file, makes or connects a socket, starts a program or looks
@@ -226,7 +262,19 @@ mod tests {
         let allowed = directory.join("allowed");
         // Before: all of this works.
         assert!(std::fs::read("/proc/self/status").is_ok());
-        let Confinement { landlock } = confine([allowed.as_path()]).unwrap();
+        let reports = directory.join("reports");
+        let reports = crate::control::report::ReportDir::open(&reports).unwrap();
+        let Confinement { landlock } = confine(
+            [allowed.as_path()],
+            Some(std::os::fd::AsFd::as_fd(&reports)),
+        )
+        .unwrap();
+        for content in [b"one".as_slice(), b"two"] {
+            reports.write("report", content).unwrap();
+        }
+        if landlock {
+            assert!(reports.write("../allowed/new", b"x").is_err());
+        }
         let refused = |result: std::io::Result<()>, what: &str| {
             let kind = result.expect_err(what).kind();
             assert_eq!(kind, ErrorKind::PermissionDenied, "{what}");

@@ -14,6 +14,8 @@ pub enum Exit {
     DeviceDied,
     /// `ctl`, `probe`: nobody answers on the socket.
     Unreachable,
+    /// `serve --sanitize=fatal`: a device was ended because its driver broke a rule.
+    RuleBroken,
     /// `serve`: a batch took more of the driver's budget than `--budget-limit` allows.
     OverBudget,
 }
@@ -27,6 +29,7 @@ impl Exit {
             Self::Usage => 2,
             Self::DeviceDied => 3,
             Self::Unreachable => 4,
+            Self::RuleBroken => 5,
             Self::OverBudget => 6,
         }
     }
@@ -46,6 +49,7 @@ Exit codes:
   2  the command line is wrong
   3  serve: a device died; the log has its last state
   4  ctl, probe: nobody answers on the socket
+  5  serve --sanitize=fatal: a device was ended because its driver broke a rule (the log names it)
   6  serve: stopped as with 0, but a batch was slower than --budget-limit allows";
 
 #[cfg(test)]
@@ -60,6 +64,7 @@ mod tests {
             Exit::Usage,
             Exit::DeviceDied,
             Exit::Unreachable,
+            Exit::RuleBroken,
             Exit::OverBudget,
         ] {
             assert!(HELP.contains(&format!("\n  {}  ", exit.code())), "{exit:?}");

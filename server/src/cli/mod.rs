@@ -5,6 +5,8 @@ mod exit;
 mod firmware;
 mod probe;
 mod qemu_args;
+mod report;
+mod sanitize;
 mod serve;
 mod size;
 mod timing;

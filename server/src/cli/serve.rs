@@ -1,4 +1,5 @@
 //! `serve`: be the device.
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,16 +9,21 @@ use tracing::{debug, error, info, warn};
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
+use super::report::ReportArgs;
+use super::sanitize::{SanitizeArgs, add_to};
 use super::timing::{Budgets, TimingArgs};
 use super::wire::WireArgs;
 use crate::confine::{self, Confinement};
 use crate::control::activation::Activation;
 use crate::control::device::{Device, Running};
 use crate::control::ready::{Notify, ReadyFd};
+use crate::control::report::{Parts, Reporter};
 use crate::control::supervisor::{self, Outcome};
 use crate::function::{Config, Firmware, NeuronFunction};
 use crate::observe::log::{Format, Log};
 use crate::observe::narrate::Narrator;
+use crate::observe::report::{Account, Detail};
+use crate::observe::sanitize::{self, Findings};
 use crate::vfio::Listener;
 
 /// Serial number of the device with routing id 0. Any number does but 0, which the driver takes for none (contract §4).
@@ -50,6 +56,12 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     timing: TimingArgs,
+
+    #[command(flatten)]
+    sanitize: SanitizeArgs,
+
+    #[command(flatten)]
+    report: ReportArgs,
 
     /// Let the guest map device memory (BAR4). Costs latency: with any mappable BAR, QEMU makes every register write wait
     /// for an answer, doorbells included
@@ -88,6 +100,30 @@ pub struct ServeArgs {
 struct Ready {
     fd: Option<ReadyFd>,
     notify: Option<Notify>,
+}
+
+/// What outlives the devices.
+struct Around {
+    reporter: Option<Reporter>,
+    findings: Vec<Findings>,
+    budgets: Budgets,
+}
+
+impl Around {
+    /// Says what is left to say, once the devices have ended. Returns whether a budget's limit was passed.
+    fn finish(mut self) -> bool {
+        let over_budget = self.budgets.close();
+        for findings in self.findings {
+            let ledger = findings.ledger();
+            for line in sanitize::words(&ledger) {
+                info!(device = ledger.device(), "{line}");
+            }
+        }
+        if let Some(reporter) = self.reporter {
+            reporter.finish();
+        }
+        over_budget
+    }
 }
 
 /// A serial number; the driver reads 0 as "none" and prints an error (contract §4).
@@ -148,6 +184,10 @@ impl ServeArgs {
         if let Err(error) = passed.finish() {
             return fail(Exit::Usage, &error);
         }
+        let reports = match self.report.open() {
+            Ok(reports) => reports,
+            Err(error) => return fail(Exit::Failed, &error),
+        };
         // Before the first thread, so that all of them are confined.
         let confined = if self.no_sandbox {
             None
@@ -156,7 +196,8 @@ impl ServeArgs {
                 .iter()
                 .chain([&control])
                 .filter_map(Listener::directory);
-            match confine::confine(files.collect::<Vec<_>>().iter().map(AsRef::as_ref)) {
+            let report = reports.as_ref().map(AsFd::as_fd);
+            match confine::confine(files.collect::<Vec<_>>().iter().map(AsRef::as_ref), report) {
                 Ok(confined) => Some(confined),
                 Err(error) => return fail(Exit::Failed, &error.to_string()),
             }
@@ -172,7 +213,16 @@ impl ServeArgs {
             }
             None => debug!("not confined (--no-sandbox)"),
         }
-        let exit = self.serve(&specs, firmware, listeners, &control, ready, budgets);
+        let reporter = match reports.map(ReportArgs::start).transpose() {
+            Ok(reporter) => reporter,
+            Err(error) => return fail(Exit::Failed, &error),
+        };
+        let around = Around {
+            reporter,
+            findings: Vec::new(),
+            budgets,
+        };
+        let exit = self.serve(&specs, firmware, listeners, &control, ready, around);
         // The path is gone before whoever waits for the process sees its end.
         drop(control);
         log.flush();
@@ -194,11 +244,11 @@ impl ServeArgs {
         listeners: Vec<Listener>,
         control: &Listener,
         ready: Ready,
-        mut budgets: Budgets,
+        mut around: Around,
     ) -> Exit {
         let mut devices: Vec<Arc<dyn Device>> = Vec::new();
         for ((n, spec), listener) in (0..).zip(specs).zip(listeners) {
-            match self.start(n, spec, firmware, listener, &mut budgets) {
+            match self.start(n, spec, firmware, listener, &mut around) {
                 Ok(device) => devices.push(device),
                 Err(error) => {
                     error!(device = spec.routing_id, "cannot start: {error}");
@@ -207,10 +257,11 @@ impl ServeArgs {
             }
         }
         let outcome = supervisor::run(&devices, control, || announce(specs, ready));
-        let over_budget = budgets.close();
+        let over_budget = around.finish();
         match outcome {
             Ok(Outcome::Stopped) if over_budget => Exit::OverBudget,
             Ok(Outcome::Stopped) => Exit::Ok,
+            Ok(Outcome::RuleBroken) => Exit::RuleBroken,
             Ok(Outcome::DeviceDied) => Exit::DeviceDied,
             Ok(Outcome::Stuck) => Exit::Failed,
             Err(error) => {
@@ -226,7 +277,7 @@ impl ServeArgs {
         spec: &DeviceSpec,
         firmware: Firmware,
         listener: Listener,
-        budgets: &mut Budgets,
+        around: &mut Around,
     ) -> Result<Arc<dyn Device>, String> {
         let config = Config {
             product: spec.product,
@@ -245,10 +296,27 @@ impl ServeArgs {
             .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;
         let timing = self.timing.timing(spec.product.generation());
         function.policies_mut().set_timing(timing);
-        function.keep_budget(self.timing.book(spec, budgets));
+        function.keep_budget(self.timing.book(spec, &mut around.budgets));
         function.observers_mut().add(Box::new(Narrator));
+        let mut parts = Parts::new(spec.routing_id);
+        let sanitizer = self
+            .sanitize
+            .sanitizer(spec.product.generation(), spec.routing_id);
+        let findings = sanitizer.map(|(sanitizer, findings)| {
+            function.observers_mut().add(Box::new(sanitizer));
+            add_to(&mut parts, &findings);
+            around.findings.push(findings.clone());
+            findings
+        });
+        if let Some(reporter) = &around.reporter {
+            reporter.add(parts, function.report(Detail::Dump));
+            function.on_disconnect(Box::new(reporter.left()));
+        }
         let running = Running::start(spec.routing_id, listener, function, self.wire.settings())
             .map_err(|error| error.to_string())?;
+        if let Some(findings) = findings {
+            findings.on_fatal(running.condemn());
+        }
         Ok(Arc::new(running))
     }
 }

@@ -1,7 +1,7 @@
 //! A running device as the control plane sees it.
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ pub enum Ended {
     Stopped,
     /// It panicked, or its socket failed for good: why.
     Died(String),
+    /// It was ended because its driver broke a rule: which.
+    Condemned(String),
 }
 
 /// A device with a thread of its own.
@@ -50,6 +52,7 @@ pub struct Running<F> {
     handle: Handle<F>,
     waiting: Arc<AtomicUsize>,
     thread: Mutex<Option<JoinHandle<Result<(), ServeError>>>>,
+    condemned: Arc<OnceLock<String>>,
 }
 
 impl<F: PciFunction + Account + Send + 'static> Running<F> {
@@ -70,7 +73,17 @@ impl<F: PciFunction + Account + Send + 'static> Running<F> {
             handle,
             waiting: Arc::default(),
             thread,
+            condemned: Arc::default(),
         })
+    }
+
+    /// What ends the device, with the reason, from any thread: its own ends when it is through with what it is doing.
+    pub fn condemn(&self) -> impl Fn(&str) + Send + Sync + 'static {
+        let (handle, condemned) = (self.handle.clone(), Arc::clone(&self.condemned));
+        move |why| {
+            condemned.get_or_init(|| why.to_owned());
+            handle.stop();
+        }
     }
 }
 
@@ -144,7 +157,10 @@ impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> 
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         match thread.map(JoinHandle::join) {
-            None | Some(Ok(Ok(()))) => Ended::Stopped,
+            None | Some(Ok(Ok(()))) => match self.condemned.get() {
+                Some(why) => Ended::Condemned(why.clone()),
+                None => Ended::Stopped,
+            },
             Some(Ok(Err(error))) => Ended::Died(error.to_string()),
             // The thread catches panics, so this is one in its last steps.
             Some(Err(_)) => Ended::Died("a panic while ending".to_owned()),

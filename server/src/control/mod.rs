@@ -4,5 +4,6 @@ pub mod client;
 pub mod device;
 pub mod protocol;
 pub mod ready;
+pub mod report;
 pub mod server;
 pub mod supervisor;

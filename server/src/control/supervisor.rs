@@ -25,6 +25,8 @@ pub enum Outcome {
     Stopped,
     /// At least one device died before.
     DeviceDied,
+    /// No device died, but at least one was ended because its driver broke a rule.
+    RuleBroken,
     /// A device thread did not stop when asked.
     Stuck,
 }
@@ -58,7 +60,7 @@ async fn supervise(
 ) -> std::io::Result<Outcome> {
     let mut signals = Signals::new()?;
     let mut ends = watch(devices)?;
-    let mut died = false;
+    let mut worst = Outcome::Stopped;
     let mut left = devices.len();
     tokio::spawn(server::serve(server::accepting(control)?, devices.into()));
     ready();
@@ -71,7 +73,7 @@ async fn supervise(
             end = ends.recv() => match end {
                 Some((device, end)) => {
                     left -= 1;
-                    died |= report_end(device, &end, left);
+                    worse(&mut worst, report_end(device, &end, left));
                 }
                 None => break,
             },
@@ -87,7 +89,7 @@ async fn supervise(
             end = ends.recv() => match end {
                 Some((device, end)) => {
                     left -= 1;
-                    died |= report_end(device, &end, left);
+                    worse(&mut worst, report_end(device, &end, left));
                 }
                 None => break,
             },
@@ -101,20 +103,35 @@ async fn supervise(
             }
         }
     }
-    Ok(if died {
-        Outcome::DeviceDied
-    } else {
-        Outcome::Stopped
-    })
+    Ok(worst)
 }
 
-/// Logs how a device ended; true if it died.
-fn report_end(device: u8, end: &Ended, left: usize) -> bool {
+/// Our own faults come before the driver's.
+fn worse(worst: &mut Outcome, outcome: Outcome) {
+    let rank = |outcome| match outcome {
+        Outcome::Stopped => 0,
+        Outcome::RuleBroken => 1,
+        Outcome::DeviceDied | Outcome::Stuck => 2,
+    };
+    if rank(outcome) > rank(*worst) {
+        *worst = outcome;
+    }
+}
+
+/// Logs how a device ended.
+fn report_end(device: u8, end: &Ended, left: usize) -> Outcome {
     match end {
-        Ended::Stopped => false,
+        Ended::Stopped => Outcome::Stopped,
         Ended::Died(why) => {
             error!(device, "the device died: {why}; {left} devices go on");
-            true
+            Outcome::DeviceDied
+        }
+        Ended::Condemned(why) => {
+            error!(
+                device,
+                "the device was ended by --sanitize=fatal: {why}; {left} devices go on"
+            );
+            Outcome::RuleBroken
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::memory::{Backing, HbmGeometry, Mapping, Memory};
 use crate::observe::budget::Budget;
 use crate::observe::event::{EventKind, Observers, Scope};
 use crate::observe::render;
-use crate::observe::report::{Account, Detail};
+use crate::observe::report::{Account, Detail, DeviceReport};
 use crate::policy::{Loss, Policies};
 use crate::udma::{Context, FaultKind, LateWrites, Request, Slice, Totals, Udma};
 use crate::vfio::{
@@ -129,6 +129,17 @@ pub struct NeuronFunction {
     next_dma: u64,
     /// A reset is done but for what the client still has of before.
     reset_pending: bool,
+    /// Told the state that a client leaves behind.
+    parting: Option<Parting>,
+}
+
+/// Takes the state that a client leaves behind.
+pub struct Parting(Box<dyn FnMut(DeviceReport) + Send>);
+
+impl std::fmt::Debug for Parting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Parting")
+    }
 }
 
 impl NeuronFunction {
@@ -166,6 +177,7 @@ impl NeuronFunction {
             askers: HashMap::new(),
             next_dma: 0,
             reset_pending: false,
+            parting: None,
             config,
             generation,
             info,
@@ -189,6 +201,11 @@ impl NeuronFunction {
     /// What may change its outcomes.
     pub fn policies_mut(&mut self) -> &mut Policies {
         &mut self.policies
+    }
+
+    /// Has `parting` told the whole state whenever a client leaves, before it is forgotten.
+    pub fn on_disconnect(&mut self, parting: Box<dyn FnMut(DeviceReport) + Send>) {
+        self.parting = Some(Parting(parting));
     }
 
     /// What it was made of.
@@ -519,6 +536,10 @@ impl PciFunction for NeuronFunction {
     }
 
     fn disconnect(&mut self) {
+        if let Some(mut parting) = self.parting.take() {
+            (parting.0)(self.report(Detail::Dump));
+            self.parting = Some(parting);
+        }
         self.policies.restore();
         self.power_on();
         self.memory.guest.clear();

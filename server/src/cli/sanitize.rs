@@ -2,7 +2,7 @@
 use clap::Args;
 use neuron_protocol::generation::Generation;
 
-use crate::control::report::Parts;
+use crate::control::report::{Parts, to_json};
 use crate::observe::sanitize::{self, Findings, Mode, Sanitizer};
 
 /// Whether and how the driver is judged.
@@ -36,7 +36,7 @@ impl SanitizeArgs {
 pub fn add_to(parts: &mut Parts, findings: &Findings) {
     let for_programs = findings.clone();
     parts.add("findings.json", move || {
-        format!("{:#}\n", sanitize::json(&for_programs.ledger())).into_bytes()
+        to_json(&sanitize::json(&for_programs.ledger()))
     });
     let for_ci = findings.clone();
     parts.add("findings-junit.xml", move || {

@@ -17,7 +17,7 @@ use crate::confine::{self, Confinement};
 use crate::control::activation::Activation;
 use crate::control::device::{Device, Running};
 use crate::control::ready::{Notify, ReadyFd};
-use crate::control::report::{Parts, Reporter};
+use crate::control::report::{Parts, Reporter, to_json};
 use crate::control::supervisor::{self, Outcome};
 use crate::function::{Config, Firmware, NeuronFunction};
 use crate::observe::log::{Format, Log};
@@ -111,7 +111,7 @@ struct Around {
 
 impl Around {
     /// Says what is left to say, once the devices have ended. Returns whether a budget's limit was passed.
-    fn finish(mut self) -> bool {
+    fn finish(self) -> bool {
         let over_budget = self.budgets.close();
         for findings in self.findings {
             let ledger = findings.ledger();
@@ -296,9 +296,11 @@ impl ServeArgs {
             .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;
         let timing = self.timing.timing(spec.product.generation());
         function.policies_mut().set_timing(timing);
-        function.keep_budget(self.timing.book(spec, &mut around.budgets));
+        let budget = self.timing.book(spec, &mut around.budgets);
+        function.keep_budget(budget.clone());
         function.observers_mut().add(Box::new(Narrator));
         let mut parts = Parts::new(spec.routing_id);
+        parts.add("budget.json", move || to_json(&budget.report()));
         let sanitizer = self
             .sanitize
             .sanitizer(spec.product.generation(), spec.routing_id);

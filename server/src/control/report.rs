@@ -250,6 +250,13 @@ fn work(directory: &ReportDir, shared: &Shared) {
     }
 }
 
+/// What a part for programs holds.
+pub fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
+    // Fails for no type of ours: keys are strings.
+    let value = serde_json::to_value(value).unwrap_or_default();
+    format!("{value:#}\n").into_bytes()
+}
+
 /// The status, without what only the wire knows.
 fn status(report: &DeviceReport) -> Vec<u8> {
     let mut value = serde_json::to_value(report).unwrap_or_default();

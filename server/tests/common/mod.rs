@@ -115,6 +115,11 @@ impl Served {
     /// Sends a signal and waits for the end; panics if it takes long.
     pub fn end(&mut self, signal: Signal) -> (ExitStatus, String) {
         kill_process(self.pid(), signal).unwrap();
+        self.wait()
+    }
+
+    /// Waits for the end; panics if it takes long.
+    pub fn wait(&mut self) -> (ExitStatus, String) {
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -122,7 +127,7 @@ impl Served {
             }
             assert!(
                 start.elapsed() < Duration::from_secs(10),
-                "serve did not end on {signal:?}"
+                "serve did not end"
             );
             std::thread::sleep(Duration::from_millis(5));
         };

@@ -226,13 +226,13 @@ impl Half {
     }
 
     fn take(&mut self, direction: Direction) -> (u32, RingId) {
-        let (size, bug) = (self.size, self.bug);
+        let (length, bug) = (self.size, self.bug);
         let side = match direction {
             Direction::M2s => &mut self.tx,
             Direction::S2m => &mut self.rx,
         };
         let slot = (side.next, side.id);
-        side.next = (side.next + 1) % size;
+        side.next = (side.next + 1) % length;
         let stuck = bug == Some(Bug::PhaseStuck)
             || bug == Some(Bug::RxPhaseStuck) && direction == Direction::S2m;
         if side.next == 0 && !stuck {

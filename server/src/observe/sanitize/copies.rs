@@ -30,7 +30,7 @@ impl Sanitizer {
         destination: u64,
         bytes: u32,
     ) {
-        self.into_pending_ring(engine, number, rx, destination, bytes);
+        self.check_pending_rings(engine, number, rx, destination, bytes);
         if !self.lost_polls.is_empty() {
             self.of_lost_poll(engine, number, tx, source, destination);
         }
@@ -114,7 +114,7 @@ impl Sanitizer {
     }
 
     /// A copy that wrote over descriptors which an engine has yet to do.
-    fn into_pending_ring(&self, engine: u8, number: u8, rx: u32, destination: u64, bytes: u32) {
+    fn check_pending_rings(&self, engine: u8, number: u8, rx: u32, destination: u64, bytes: u32) {
         for slot in &self.active {
             let Some(Some(queue)) = self.queues.get(*slot) else {
                 continue;

@@ -23,7 +23,7 @@ impl Sanitizer {
         };
         let ring = queue.ring_mut(direction);
         ring.rung += u64::from(count);
-        let (length, rung, setup, enabled) =
+        let (length, total, setup, enabled) =
             (ring.length, ring.rung, ring.setup, ring.cfg.enabled());
         let index = match length {
             0 => tail.index,
@@ -31,7 +31,7 @@ impl Sanitizer {
         };
         let mut untracked = false;
         if direction == Direction::M2s && count > 0 {
-            untracked = !queue.began(count, rung, length, index, order);
+            untracked = !queue.began(count, total, length, index, order);
         }
         let newly_active = count > 0 && !std::mem::replace(&mut queue.listed, true);
         if newly_active {

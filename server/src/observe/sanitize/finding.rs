@@ -1,5 +1,6 @@
 //! Findings, repeats folded.
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use neuron_protocol::registers::Direction;
@@ -56,7 +57,11 @@ pub struct Finding {
     pub events: Vec<String>,
 }
 
-#[expect(clippy::ref_option, reason = "the signature serde calls")]
+#[expect(
+    clippy::ref_option,
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature serde calls"
+)]
 fn direction_name<S: Serializer>(
     direction: &Option<Direction>,
     serializer: S,
@@ -78,18 +83,19 @@ fn hexadecimal<S: Serializer>(
 impl Finding {
     /// Where, in the words of the log: `e128 q0 m2s 17, source 0x400000001000`.
     pub fn place(&self) -> String {
+        // Writing to a String does not fail.
         let mut text = match (self.engine, self.queue) {
             (Some(engine), Some(queue)) => format!("e{engine} q{queue}"),
             _ => "device".to_owned(),
         };
         if let Some(direction) = self.direction {
-            text += &format!(" {direction}");
+            let _ = write!(text, " {direction}");
         }
         if let Some(index) = self.index {
-            text += &format!(" descriptor {index}");
+            let _ = write!(text, " descriptor {index}");
         }
         for (name, address) in &self.addresses {
-            text += &format!(", {name} {address:#x}");
+            let _ = write!(text, ", {name} {address:#x}");
         }
         text
     }

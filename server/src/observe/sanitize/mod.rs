@@ -324,10 +324,8 @@ impl Sanitizer {
                 destination,
                 bytes,
             } => self.copy(engine, number, (tx, rx), source, destination, bytes),
-            EventKind::MarkerSent { address, .. } => {
-                if self.sent.len() < MAX_POLLS {
-                    self.sent.insert(address, self.order);
-                }
+            EventKind::MarkerSent { address, .. } if self.sent.len() < MAX_POLLS => {
+                self.sent.insert(address, self.order);
             }
             EventKind::PollSlot { tx, address } => self.stale_poll(engine, number, tx, address),
             EventKind::QueueReset { direction, dropped } => {

@@ -234,7 +234,7 @@ impl Pair {
             }
             Target::Message { iova, .. } => {
                 if marker && cx.observers.interest().audit {
-                    let (tx, address) = (self.tx.as_ref().map_or(0, |tx| tx.index), rx.address);
+                    let tx = self.tx.as_ref().map_or(0, |tx| tx.index);
                     self.emit(cx, EventKind::MarkerSent { tx, address });
                 }
                 self.pending = Pending::Write { bytes, marker };

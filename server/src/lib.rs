@@ -23,7 +23,7 @@
 //! data has landed. Between slices the socket is served, so that no read waits behind a long transfer.
 //!
 //! # What it does not implement
-//! Compute, links between devices, interrupts, completion rings, and DMA operations other than copies. The README has
+//! Compute, links between devices, completion rings, and DMA operations other than copies. The README has
 //! the list for users; [`observe::report`] names what a driver touched of it.
 pub mod cli;
 pub mod confine;

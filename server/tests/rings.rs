@@ -70,6 +70,7 @@ impl Bench {
             hbm: HbmGeometry::new(generation, platform, None).unwrap(),
             firmware: Firmware::default(),
             mmap_hbm: false,
+            msix: false,
         })
         .unwrap();
         let shared = match halves {

@@ -1,6 +1,6 @@
 //! The interrupt fabric controller of an engine (udma §9, facts §3.4).
 //!
-//! No interrupt leaves the device, but its registers are where software finds the cause of an error.
+//! Its registers are where software finds the cause of an error, whether or not interrupts leave the device.
 
 /// Bytes of a group's block.
 pub const GROUP_STRIDE: u32 = 0x40;
@@ -26,6 +26,12 @@ pub const LOG_MASK: u32 = 0x38;
 
 /// [`CONTROL`] bit 0: reading the cause clears it.
 pub const CONTROL_CLEAR_ON_READ: u32 = 1;
+/// [`CONTROL`] bit 1: a cause masks itself once it has interrupted.
+pub const CONTROL_AUTO_MASK: u32 = 1 << 1;
+/// [`CONTROL`] bit 2: a cause clears itself once it has interrupted.
+pub const CONTROL_AUTO_CLEAR: u32 = 1 << 2;
+/// [`CONTROL`] bit 5: the group sends no MSI-X. The driver sets it in each group that it programs (contract §5.3).
+pub const CONTROL_MASK_MSIX: u32 = 1 << 5;
 
 /// A group of causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,14 @@ pub enum Group {
 pub const GROUPS: usize = 7;
 
 impl Group {
+    /// Which of the three groups below interrupts.
+    pub const SUMMARY: Self = Self::Primary(0);
+    /// A bit for each queue: an rx descriptor with `INT_EN` is done.
+    pub const RX: Self = Self::Primary(1);
+    /// A bit for each queue: a tx descriptor with `INT_EN` is done.
+    pub const TX: Self = Self::Primary(2);
+    /// Summaries of errors, bits in [`primary_d`].
+    pub const MISC: Self = Self::Primary(3);
     /// m2s errors.
     pub const M2S: Self = Self::Secondary(0);
     /// s2m errors.
@@ -95,6 +109,16 @@ pub mod s2m {
     pub const PREFETCH_AXI_RESPONSE: u8 = 9;
     /// Ring id of a fetched descriptor is not the lap's.
     pub const RING_ID: u8 = 11;
+}
+
+/// Bits of primary group A that summarise the others (the Alpine HAL's numbers).
+pub mod primary_a {
+    /// Group B: rx completions.
+    pub const RX: u8 = 0;
+    /// Group C: tx completions.
+    pub const TX: u8 = 1;
+    /// Group D.
+    pub const MISC: u8 = 2;
 }
 
 /// Bits of primary group D that summarise the secondary groups (udma §9).

@@ -3,6 +3,7 @@ mod ctl;
 mod device;
 mod exit;
 mod firmware;
+mod interrupts;
 mod probe;
 mod qemu_args;
 mod report;

@@ -12,6 +12,8 @@ use super::firmware::FirmwareArgs;
 use super::report::ReportArgs;
 use super::sanitize::{SanitizeArgs, add_to};
 use super::timing::{Budgets, TimingArgs};
+use super::interrupts::InterruptArgs;
+use super::timing::TimingArgs;
 use super::wire::WireArgs;
 use crate::confine::{self, Confinement};
 use crate::control::activation::Activation;
@@ -70,6 +72,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     wire: WireArgs,
+
+    #[command(flatten)]
+    interrupts: InterruptArgs,
 
     /// What to log: a level (error, warn, info, debug, trace), or module=level pairs separated by commas
     #[arg(long, value_name = "FILTER", default_value = "info")]
@@ -291,6 +296,7 @@ impl ServeArgs {
             firmware,
             hbm: spec.hbm,
             mmap_hbm: self.mmap_hbm,
+            msix: self.interrupts.msix,
         };
         let mut function = NeuronFunction::new(config)
             .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;

@@ -1,4 +1,4 @@
-//! PCI configuration space: a header of type 0, one PCI Express capability, nothing extended.
+//! PCI configuration space: a header of type 0, a PCI Express capability, on request MSI-X, nothing extended.
 use neuron_protocol::generation::VENDOR_ID;
 
 /// Bytes of configuration space; all of it, so that QEMU keeps the extended part (qemu client "Limits").
@@ -8,6 +8,8 @@ const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
 const BARS: usize = 0x10;
 const EXPRESS: usize = 0x40;
+/// After the 60 bytes of that.
+const MSIX: usize = 0x80;
 
 /// Memory space, bus master, parity, SERR, `INTx` disable. There is no I/O space.
 const COMMAND_WRITABLE: u16 = 0x0546;
@@ -33,6 +35,19 @@ pub struct Bar {
     pub prefetchable: bool,
 }
 
+/// Where MSI-X is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsixCapability {
+    /// Entries of the table, 1 to 2048.
+    pub vectors: u16,
+    /// BAR of table and PBA.
+    pub bar: usize,
+    /// The table's offset in it, a multiple of 8 below 4 GiB.
+    pub table: u64,
+    /// The PBA's.
+    pub pba: u64,
+}
+
 /// Who the function is.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -42,6 +57,8 @@ pub struct Identity {
     pub revision_id: u8,
     /// Its BARs.
     pub bars: Vec<Bar>,
+    /// Its message-signalled interrupts, if it has any.
+    pub msix: Option<MsixCapability>,
 }
 
 /// The configuration space of one function.
@@ -84,6 +101,9 @@ impl ConfigSpace {
         space.set(0x34, [u8::try_from(EXPRESS).unwrap_or(0)]);
         space.allow(0x3c, [0xff]);
         space.express();
+        if let Some(msix) = identity.msix {
+            space.msix(msix);
+        }
         space
     }
 
@@ -101,6 +121,20 @@ impl ConfigSpace {
         self.allow(EXPRESS + 0x28, 0x001fu16.to_le_bytes());
         self.set(EXPRESS + 0x2c, 0x0000_001eu32.to_le_bytes());
         self.set(EXPRESS + 0x30, [0x04]);
+    }
+
+    /// Second and last in the list. The guest enables it and masks all of it; vectors are masked in the table.
+    fn msix(&mut self, msix: MsixCapability) {
+        let word = |offset: u64| {
+            let bar = u32::try_from(msix.bar).unwrap_or(0);
+            u32::try_from(offset).unwrap_or(0) & !0x7 | bar
+        };
+        self.set(EXPRESS + 1, [u8::try_from(MSIX).unwrap_or(0)]);
+        self.set(MSIX, [0x11, 0x00]);
+        self.set(MSIX + 2, (msix.vectors.saturating_sub(1)).to_le_bytes());
+        self.allow(MSIX + 2, 0xc000u16.to_le_bytes());
+        self.set(MSIX + 4, word(msix.table).to_le_bytes());
+        self.set(MSIX + 8, word(msix.pba).to_le_bytes());
     }
 
     fn set<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
@@ -139,6 +173,12 @@ impl ConfigSpace {
         u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]]) & COMMAND_BUS_MASTER != 0
     }
 
+    /// MSI-X is enabled, and masked as a whole. Both are off without the capability.
+    pub fn msix_control(&self) -> (bool, bool) {
+        let high = self.bytes[MSIX + 3];
+        (high & 0x80 != 0, high & 0x40 != 0)
+    }
+
     /// Where the guest placed a 64-bit BAR.
     pub fn bar_address(&self, index: usize) -> u64 {
         let at = BARS + index * 4;
@@ -169,6 +209,7 @@ mod tests {
             device_id: 0x7364,
             revision_id: 255,
             bars,
+            msix: None,
         })
     }
 
@@ -218,5 +259,27 @@ mod tests {
         assert!(first >= 0x40);
         assert_eq!(word(&space, u64::from(first)) & 0xffff, 0x0010);
         assert_eq!(word(&space, 0x100), 0);
+    }
+
+    #[test]
+    fn msix_follows_express_when_it_is_asked_for() {
+        let msix = MsixCapability {
+            vectors: 132,
+            bar: 0,
+            table: 0xffff_0000,
+            pba: 0xffff_8000,
+        };
+        let mut space = ConfigSpace::new(&Identity {
+            device_id: 0x7364,
+            revision_id: 0,
+            bars: Vec::new(),
+            msix: Some(msix),
+        });
+        assert_eq!(word(&space, EXPRESS as u64) >> 8 & 0xff, MSIX as u32);
+        space.write(MSIX as u64, &[0xff; 12]);
+        assert_eq!(word(&space, MSIX as u64), 0xc083_0011);
+        assert_eq!(word(&space, MSIX as u64 + 4), 0xffff_0000);
+        assert_eq!(word(&space, MSIX as u64 + 8), 0xffff_8000);
+        assert_eq!(space.msix_control(), (true, true));
     }
 }

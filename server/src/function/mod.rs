@@ -8,6 +8,7 @@ mod firmware;
 mod held;
 mod mailbox;
 mod misc_ram;
+mod msix;
 mod notifications;
 mod register_file;
 mod registers;
@@ -37,6 +38,7 @@ pub use firmware::{Ecc, Firmware, HbmRepair, MAX_API_VERSION, MAX_POWER, MAX_SER
 use held::Held;
 use mailbox::Mailbox;
 use misc_ram::MiscRam;
+use msix::Msix;
 use notifications::Notifications;
 pub use notifications::PostError;
 use register_file::RegisterFile;
@@ -73,6 +75,8 @@ pub struct Config {
     pub hbm: HbmGeometry,
     /// Let the client map HBM. Every register write is then synchronous (qemu client "MMIO").
     pub mmap_hbm: bool,
+    /// Offer MSI-X, which no public driver of the real part uses.
+    pub msix: bool,
 }
 
 /// Who asked the client for an access.
@@ -114,6 +118,7 @@ pub struct NeuronFunction {
     settings: firmware::Settings,
     semaphores: Semaphores,
     notifications: Notifications,
+    msix: Option<Msix>,
     file: RegisterFile,
     observers: Observers,
     budget: Option<Budget>,
@@ -151,7 +156,10 @@ impl NeuronFunction {
         let generation = config.product.generation();
         let memory = Memory::new(generation, config.hbm)?;
         let identity = identity(&config);
-        let info = info(&config, &identity, &memory);
+        let msix = config
+            .msix
+            .then(|| Msix::new(generation.engines, generation.register_bar_size));
+        let info = info(&config, &identity, &memory, msix.as_ref());
         let misc_ram = MiscRam::new(misc_ram::Identity {
             firmware: config.firmware,
             routing_id: config.routing_id,
@@ -164,6 +172,7 @@ impl NeuronFunction {
             settings: firmware::Settings::default(),
             semaphores: Semaphores::new(generation),
             notifications: Notifications::default(),
+            msix,
             file: RegisterFile::default(),
             observers: Observers::default(),
             budget: None,
@@ -306,6 +315,9 @@ impl NeuronFunction {
         self.mailbox = Mailbox::default();
         self.semaphores = Semaphores::new(self.generation);
         self.notifications.reset();
+        if let Some(msix) = &mut self.msix {
+            msix.reset();
+        }
         self.file.reset();
         self.outgoing.clear();
         self.askers.clear();
@@ -375,6 +387,30 @@ impl NeuronFunction {
         udma.complete(id, reply, &mut context);
     }
 
+    /// What of configuration space holds interrupts back.
+    fn interrupt_gate(&self) -> msix::Gate {
+        let (enabled, masked) = self.pci.msix_control();
+        msix::Gate {
+            enabled,
+            masked,
+            bus_master: self.pci.bus_master(),
+        }
+    }
+
+    /// Sends the interrupts that engines have raised; what they are about has landed.
+    fn interrupt(&mut self) {
+        let raised = self.udma.take_raised();
+        if raised.is_empty() {
+            return;
+        }
+        let gate = self.interrupt_gate();
+        if let Some(msix) = &mut self.msix {
+            for engine in raised {
+                msix.raise(engine, gate);
+            }
+        }
+    }
+
     /// Runs the mailbox until it waits for somebody.
     fn run_mailbox(&mut self) {
         while self.mailbox.can_step() {
@@ -435,7 +471,11 @@ impl PciFunction for NeuronFunction {
             return Ok(());
         }
         match usize::try_from(region) {
-            Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => self.write_registers(offset, data),
+            Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => {
+                let result = self.write_registers(offset, data);
+                self.interrupt();
+                result
+            }
             Ok(HBM_BAR) => {
                 self.write_hbm(offset, data);
                 Ok(())
@@ -450,6 +490,11 @@ impl PciFunction for NeuronFunction {
                 }
                 if on && !before {
                     self.udma.wake_all();
+                }
+                // Bus master and function mask hold interrupts back.
+                let gate = self.interrupt_gate();
+                if let Some(msix) = &mut self.msix {
+                    msix.deliver(gate);
                 }
                 Ok(())
             }
@@ -522,7 +567,13 @@ impl PciFunction for NeuronFunction {
         match (irqs.index, irqs.action) {
             // QEMU wants to hear of fatal errors. None ends the function while its process lives, so nothing is sent.
             (ERR_IRQ, IrqAction::Eventfds(_)) => Ok(()),
-            // No source of interrupts exists in the driver's contract (contract §1): an eventfd would never be signalled.
+            (msix::INDEX, action) if self.msix.is_some() => {
+                let gate = self.interrupt_gate();
+                self.msix
+                    .as_mut()
+                    .map_or(Ok(()), |msix| msix.set(irqs.start, action, gate))
+            }
+            // Nothing else interrupts: an eventfd would never be signalled.
             (_, IrqAction::Eventfds(fds)) if fds.iter().any(Option::is_some) => Err(Errno::INVAL),
             _ => Ok(()),
         }
@@ -542,6 +593,9 @@ impl PciFunction for NeuronFunction {
         }
         self.policies.restore();
         self.power_on();
+        if let Some(msix) = &mut self.msix {
+            msix.disconnect();
+        }
         self.memory.guest.clear();
         self.memory.clear_device();
         self.observers.emit(Scope::Device, EventKind::Disconnect);
@@ -560,7 +614,9 @@ impl PciFunction for NeuronFunction {
         let mut slice = SLICE_BYTES;
         loop {
             let (udma, mut context) = self.engines();
-            match udma.run(&mut slice, &mut context) {
+            let step = udma.run(&mut slice, &mut context);
+            self.interrupt();
+            match step {
                 Slice::Idle => return self.next_release(),
                 Slice::Again => return Progress::Again,
                 Slice::Request { id, request } => {
@@ -627,6 +683,7 @@ impl PciFunction for NeuronFunction {
                 }
             }
         }
+        self.interrupt();
         self.finish_reset();
     }
 }
@@ -652,10 +709,21 @@ fn identity(config: &Config) -> config_space::Identity {
         device_id: config.product.device_id(),
         revision_id: config.platform.revision_id(),
         bars,
+        msix: config.msix.then(|| config_space::MsixCapability {
+            vectors: config.product.generation().engines.into(),
+            bar: REGISTER_BAR,
+            table: registers - msix::WINDOW,
+            pba: registers - msix::WINDOW + msix::PBA,
+        }),
     }
 }
 
-fn info(config: &Config, identity: &config_space::Identity, memory: &Memory) -> FunctionInfo {
+fn info(
+    config: &Config,
+    identity: &config_space::Identity,
+    memory: &Memory,
+    msix: Option<&Msix>,
+) -> FunctionInfo {
     let mut regions = vec![Region::default(); 9];
     for bar in &identity.bars {
         regions[bar.index] = Region {
@@ -695,5 +763,8 @@ fn info(config: &Config, identity: &config_space::Identity, memory: &Memory) -> 
         maskable: false,
         noresize: true,
     };
+    if let Some(msix) = msix {
+        irqs[msix::INDEX as usize] = msix.irq();
+    }
     FunctionInfo { regions, irqs }
 }

@@ -63,6 +63,10 @@ impl NeuronFunction {
 
     fn read_register(&mut self, offset: u64) -> u32 {
         self.counters.register_reads += 1;
+        if let Some(value) = self.msix.as_ref().and_then(|msix| msix.read(offset)) {
+            self.tell(offset, value, false);
+            return value;
+        }
         let known = self
             .generation
             .decode(offset)
@@ -95,6 +99,13 @@ impl NeuronFunction {
     fn write_register(&mut self, offset: u64, value: u32) {
         self.counters.register_writes += 1;
         self.tell(offset, value, true);
+        if self
+            .msix
+            .as_mut()
+            .is_some_and(|msix| msix.write(offset, value))
+        {
+            return;
+        }
         let Some(at) = self.generation.decode(offset) else {
             return self.keep(offset, value);
         };

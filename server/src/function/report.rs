@@ -50,6 +50,10 @@ impl Account for NeuronFunction {
                 writes: more.writes,
             });
         }
+        let msix = self
+            .msix
+            .as_ref()
+            .map_or_else(Default::default, |msix| msix.counters);
         unmodelled.sort_by_key(|entry| std::cmp::Reverse(entry.reads + entry.writes));
         DeviceReport {
             product: self.config.product.name().to_owned(),
@@ -67,6 +71,8 @@ impl Account for NeuronFunction {
                 bytes: self.totals.bytes,
                 errors: self.totals.aborts,
                 interrupts: self.totals.interrupts,
+                interrupts_sent: msix.sent,
+                interrupts_lost: msix.lost,
                 resets: self.counters.resets,
                 register_reads: self.counters.register_reads,
                 register_writes: self.counters.register_writes,

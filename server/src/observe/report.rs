@@ -195,8 +195,12 @@ pub struct Counters {
     pub bytes: u64,
     /// Descriptors or engines that failed.
     pub errors: u64,
-    /// Descriptors that asked for an interrupt (`INT_EN`). None is sent: no source says where it would go.
+    /// Descriptors that asked for an interrupt (`INT_EN`), whether or not one could be sent.
     pub interrupts: u64,
+    /// Interrupts sent; without `--msix` there are none.
+    pub interrupts_sent: u64,
+    /// Interrupts raised that nobody will hear of: the guest had not enabled MSI-X, or its eventfd could not be written.
+    pub interrupts_lost: u64,
     /// Device and core resets acknowledged.
     pub resets: u64,
     /// Register reads served.

@@ -42,6 +42,6 @@ pub struct Totals {
     pub bytes: u64,
     /// Engine aborts.
     pub aborts: u64,
-    /// Descriptors that asked for an interrupt; none is sent.
+    /// Descriptors that asked for an interrupt, whether or not one can be sent.
     pub interrupts: u64,
 }

@@ -107,12 +107,7 @@ impl Engine {
         };
         let step = pair.step(limits, most, cx);
         self.free_at = self.free_at.max(pair.booked());
-        for (group, causes) in [iofic::Group::M2S, iofic::Group::S2M]
-            .into_iter()
-            .zip(std::mem::take(&mut pair.latched))
-        {
-            self.iofic.latch(group, causes);
-        }
+        self.collect(queue);
         match step {
             Step::Fault(fault) => {
                 self.abort(fault, cx);
@@ -129,6 +124,32 @@ impl Engine {
     /// A policy lets it do nothing before this time.
     pub fn stall(&mut self, until: Duration) {
         self.stalled = Some(until);
+    }
+
+    /// Latches what a queue has to tell.
+    fn collect(&mut self, queue: u8) {
+        let Some(pair) = self.pairs.get_mut(usize::from(queue)) else {
+            return;
+        };
+        let latched = std::mem::take(&mut pair.latched);
+        for (group, causes) in [iofic::Group::M2S, iofic::Group::S2M]
+            .into_iter()
+            .zip(latched)
+        {
+            self.iofic.latch(group, causes);
+        }
+        let completed = std::mem::take(&mut pair.completed);
+        for (group, done) in [iofic::Group::TX, iofic::Group::RX]
+            .into_iter()
+            .zip(completed)
+        {
+            self.iofic.latch(group, u32::from(done) << queue);
+        }
+    }
+
+    /// Whether it has begun to interrupt since the last call.
+    pub fn interrupts(&mut self) -> bool {
+        self.iofic.interrupts()
     }
 
     /// Takes work.
@@ -311,6 +332,7 @@ impl Engine {
         {
             self.abort(fault, cx);
         }
+        self.collect(queue);
     }
 
     fn write_queue(

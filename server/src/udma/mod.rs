@@ -117,6 +117,8 @@ pub struct Udma {
     sleeping: BTreeSet<(Duration, u8, u8)>,
     doorbells: LateDoorbells,
     next_id: u64,
+    /// Engines that interrupt, each once.
+    raised: Vec<u8>,
 }
 
 impl Udma {
@@ -129,6 +131,7 @@ impl Udma {
             sleeping: BTreeSet::new(),
             doorbells: LateDoorbells::default(),
             next_id: 0,
+            raised: Vec::new(),
         }
     }
 
@@ -143,10 +146,26 @@ impl Udma {
         self.waiting.retain(|_, (engine, _)| !chosen(*engine));
         self.sleeping.retain(|(_, engine, _)| !chosen(*engine));
         self.doorbells.forget(|engine, _| chosen(engine));
+        self.raised.retain(|engine| !chosen(*engine));
         for number in 0..u8::try_from(self.engines.len()).unwrap_or(u8::MAX) {
             if chosen(number) {
                 self.engines[usize::from(number)].reset();
             }
+        }
+    }
+
+    /// The engines that have raised their interrupt since the last call. What it tells of has landed.
+    pub fn take_raised(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.raised)
+    }
+
+    /// Notes an engine that interrupts now.
+    fn collect(&mut self, engine: u8) {
+        if let Some(unit) = self.engines.get_mut(usize::from(engine))
+            && unit.interrupts()
+            && !self.raised.contains(&engine)
+        {
+            self.raised.push(engine);
         }
     }
 
@@ -217,7 +236,9 @@ impl Udma {
         let Some(unit) = self.engines.get_mut(usize::from(engine)) else {
             return true;
         };
-        match unit.write(location, value, cx) {
+        let effect = unit.write(location, value, cx);
+        self.collect(engine);
+        match effect {
             Effect::Done => false,
             Effect::Store => true,
             Effect::Wake(queue) => {
@@ -365,6 +386,9 @@ impl Udma {
                 // What is left of a turn must not cut a marker in two.
                 let most = u32::try_from(turn.max(STEP_COST)).unwrap_or(u32::MAX);
                 let step = engine.step(queue, most, cx);
+                if engine.interrupts() && !self.raised.contains(&number) {
+                    self.raised.push(number);
+                }
                 let cost = match &step {
                     Step::Progress { bytes } => u64::from(*bytes).max(STEP_COST),
                     Step::Request(_) => STEP_COST,
@@ -418,6 +442,9 @@ impl Udma {
             return;
         };
         engine.complete(queue, reply, cx);
+        if engine.interrupts() && !self.raised.contains(&number) {
+            self.raised.push(number);
+        }
         if let Some(pair) = engine.pair_mut(queue)
             && !pair.queued
         {

@@ -109,6 +109,7 @@ impl Rig {
             firmware,
             hbm,
             mmap_hbm: false,
+            msix: false,
         };
         let mut function = NeuronFunction::new(config).unwrap();
         let log = Log::default();

@@ -132,6 +132,7 @@ impl World {
             hbm: HbmGeometry::new(generation, platform, None).unwrap(),
             firmware: Firmware::default(),
             mmap_hbm: false,
+            msix: false,
         });
         let mut function = function.unwrap();
         let log = Log::default();

@@ -80,6 +80,7 @@ impl Bench {
             firmware: Firmware::default(),
             hbm: HbmGeometry::new(generation, platform, None).unwrap(),
             mmap_hbm: false,
+            msix: false,
         };
         Self {
             function: NeuronFunction::new(config).unwrap(),

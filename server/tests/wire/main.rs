@@ -10,6 +10,7 @@ mod hostile;
 mod interrupts;
 mod life;
 mod mock;
+mod msix;
 mod peer;
 mod proto;
 mod real;

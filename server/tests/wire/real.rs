@@ -50,6 +50,7 @@ impl Real {
             firmware: Firmware::default(),
             hbm: HbmGeometry::new(generation, Platform::Silicon, None).unwrap(),
             mmap_hbm: false,
+            msix: false,
         });
         let (server, handle) = Server::new(
             Listener::bind(&path).unwrap(),

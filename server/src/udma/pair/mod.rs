@@ -81,6 +81,8 @@ pub struct Pair {
     pub latched: [u32; 2],
     /// What a policy decided; nothing on a device without one.
     policed: Option<Box<Policed>>,
+    /// Descriptors with `INT_EN` were done, m2s and s2m.
+    pub completed: [bool; 2],
     /// In the engine's list of queues with work.
     pub queued: bool,
     /// Waits for this device time.
@@ -110,6 +112,7 @@ impl Pair {
             asked: (0, 0),
             latched: [0; 2],
             policed: None,
+            completed: [false; 2],
             queued: false,
             wakes_at: None,
             clock: Clock::default(),

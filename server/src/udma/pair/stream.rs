@@ -19,6 +19,7 @@ pub(super) struct Tx {
     pub(super) address: u64,
     pub(super) left: u32,
     pub(super) last: bool,
+    pub(super) interrupt: bool,
 }
 
 /// A destination descriptor in use.
@@ -27,6 +28,7 @@ pub(super) struct Rx {
     pub(super) index: u32,
     pub(super) address: u64,
     pub(super) left: u32,
+    pub(super) interrupt: bool,
 }
 
 impl Pair {
@@ -84,6 +86,7 @@ impl Pair {
             address,
             left: len_ctrl.byte_length(),
             last: len_ctrl.last(),
+            interrupt: len_ctrl.interrupt(),
         })
     }
 
@@ -95,6 +98,7 @@ impl Pair {
             index: self.s2m.current.index,
             address: descriptor.destination(),
             left: len_ctrl.byte_length(),
+            interrupt: len_ctrl.interrupt(),
         }
     }
 
@@ -277,6 +281,8 @@ impl Pair {
         let packet_done = source_done && tx.last;
         let buffer_done = rx.left == 0 || packet_done;
         cx.totals.bytes += u64::from(bytes);
+        self.completed[0] |= source_done && tx.interrupt;
+        self.completed[1] |= buffer_done && rx.interrupt;
         if source_done || buffer_done {
             self.pass_on(source_done);
         }

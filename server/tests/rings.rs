@@ -10,7 +10,7 @@ use neuron_protocol::registers::queue::{
     CFG, CRHP, Cfg, DRBP_HIGH, DRBP_LOW, DRHP, DRL, DRTP, DRTP_INC, Pointer, SwCtrl, sw_ctrl,
 };
 use neuron_protocol::registers::{Direction, misc_ram};
-use neuron_protocol::ring::{ALIGNMENT, MAX_SIZE, SIZE_STEP};
+use neuron_protocol::ring::{ALIGNMENT, MAX_SIZE, RingSize, SIZE_STEP};
 use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::report::{Account, Detail};
@@ -481,4 +481,39 @@ fn a_queue_moved_to_another_ring_forgets_the_first() {
         );
         assert_eq!(bench.errors(), 0);
     }
+}
+
+/// What a driver may program, and what it must not: 31 and 2^24 are refused by its own check, and by the hardware if it does
+/// not make one.
+#[test]
+fn rings_of_the_limits_work_and_beyond_them_stop_their_engine() {
+    for length in [31, MAX_SIZE + 8, MAX_SIZE + 16] {
+        assert!(RingSize::new(length).is_err(), "{length}");
+        let mut bench = Bench::new(Halves::Shared);
+        bench.init(Place::Hbm(1 << 30), Place::Hbm(2 << 30), length);
+        // The register is 24 bits wide: 2^24 is no ring at all.
+        assert_eq!(bench.register(Direction::M2s, DRL), length & 0xff_ffff);
+        let doorbell = bench.location.register(Direction::M2s, DRTP_INC);
+        bench.write(doorbell, 1);
+        assert_eq!(
+            bench.state(),
+            state(Machine::Abort, Direction::M2s),
+            "{length}"
+        );
+    }
+    // The shortest, over laps enough to see each ring id twice, as full as it can be.
+    assert!(RingSize::new(32).is_ok());
+    let mut bench = Bench::new(Halves::Shared);
+    bench.init(Place::Hbm(1 << 30), Place::Hbm(2 << 30), 32);
+    bench.fill(SOURCES, &pattern(64, 1));
+    for lap in 0..8 {
+        for n in 0..32 {
+            bench.stage(SOURCES, RESULTS + (lap * 32 + n) * 64, 64);
+        }
+        bench.ring(32);
+        bench.run();
+        assert_eq!(bench.state(), 0, "lap {lap}");
+    }
+    assert_eq!(bench.bytes(RESULTS, 256 * 64), pattern(64, 1).repeat(256));
+    assert_eq!(bench.errors(), 0);
 }

@@ -4,7 +4,7 @@ use clap::Args;
 /// Whether engines can interrupt.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct InterruptArgs {
-    /// Offer MSI-X: an engine then interrupts for descriptors with INT_EN and for causes of its interrupt controller. No
+    /// Offer MSI-X: an engine then interrupts for descriptors that ask for it and for causes of its interrupt controller. No
     /// public driver uses it and no source shows the real layout; here engine N has vector N, table and pending bits are
     /// in the last 64 KiB of the register BAR (docs/interrupts.md)
     #[arg(long)]

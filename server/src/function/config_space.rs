@@ -275,7 +275,10 @@ mod tests {
             bars: Vec::new(),
             msix: Some(msix),
         });
-        assert_eq!(word(&space, EXPRESS as u64) >> 8 & 0xff, MSIX as u32);
+        assert_eq!(
+            u64::from(word(&space, EXPRESS as u64) >> 8 & 0xff),
+            MSIX as u64
+        );
         space.write(MSIX as u64, &[0xff; 12]);
         assert_eq!(word(&space, MSIX as u64), 0xc083_0011);
         assert_eq!(word(&space, MSIX as u64 + 4), 0xffff_0000);

@@ -8,6 +8,7 @@
     reason = "test code"
 )]
 mod copies;
+mod errors;
 mod faults;
 mod registers;
 mod resets;

@@ -12,7 +12,7 @@ use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::report::{Account, Counters, Detail};
 use neuron_vfio_user::vfio::codec::{Command, IrqData, IrqVerb, wire};
-use neuron_vfio_user::vfio::{Handle, Listener, ServeError, Server};
+use neuron_vfio_user::vfio::{Handle, Listener, ServeError, Server, Settings};
 use rustix::event::{EventfdFlags, eventfd};
 use zerocopy::FromBytes;
 
@@ -55,8 +55,12 @@ impl Device {
             mmap_hbm: false,
             msix,
         });
-        let (server, handle) =
-            Server::new(Listener::bind(&path).unwrap(), function.unwrap()).unwrap();
+        let (server, handle) = Server::new(
+            Listener::bind(&path).unwrap(),
+            function.unwrap(),
+            Settings::default(),
+        )
+        .unwrap();
         let thread = Some(server.spawn("msix").unwrap());
         let mut peer = Peer::new(UnixStream::connect(&path).unwrap());
         peer.version(QEMU_VERSION);

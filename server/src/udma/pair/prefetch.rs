@@ -160,8 +160,9 @@ impl Pair {
             // The first word is the same in both directions.
             let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
             let len_ctrl = descriptor.len_ctrl();
-            // A meta descriptor keeps an index where the ring id is (facts §2.3).
-            if len_ctrl.ring_id() != position.ring_id && !len_ctrl.meta() {
+            // A tx meta descriptor keeps an index where the ring id is (facts §2.3); in rx the bit means nothing.
+            let overlaid = direction == Direction::M2s && len_ctrl.meta();
+            if len_ctrl.ring_id() != position.ring_id && !overlaid {
                 let kind = FaultKind::RingId {
                     expected: position.ring_id.bits(),
                     found: len_ctrl.ring_id().bits(),

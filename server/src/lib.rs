@@ -9,6 +9,7 @@
 //! | [`observe`], [`policy`] | events and reports that leave; verdicts that come in | protocol |
 //! | [`udma`] | engines, queues, the stream between two rings | memory, events, verdicts |
 //! | [`function`] | the PCI function: configuration space, registers, firmware, resets | udma |
+//! | [`record`] | all that goes into a function and comes out, in a file; and back | function, vfio's trait |
 //! | [`vfio`] | the wire: a vfio-user server for any [`vfio::PciFunction`] | that trait |
 //! | [`control`], [`cli`], [`probe`] | processes, sockets, people | all of it |
 //!
@@ -33,5 +34,6 @@ pub mod memory;
 pub mod observe;
 pub mod policy;
 pub mod probe;
+pub mod record;
 pub mod udma;
 pub mod vfio;

@@ -6,6 +6,8 @@ mod firmware;
 mod interrupts;
 mod probe;
 mod qemu_args;
+mod record;
+mod replay;
 mod report;
 mod sanitize;
 mod serve;
@@ -62,13 +64,15 @@ pub struct Cli {
 enum Command {
     /// Be the device: serve it on a unix socket until SIGINT or SIGTERM
     #[command(after_help = serve::NOTES)]
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     /// Print the QEMU arguments that go with the same options, quoted for a shell
     QemuArgs(qemu_args::QemuArgs),
     /// Ask a running server: why is my copy stuck?
     Ctl(ctl::CtlArgs),
     /// Copy through a running device without QEMU, compare contents, and print what was found; resets the device
     Probe(probe::ProbeArgs),
+    /// Drive the device by a recording (serve --record), without QEMU, and compare all it does; exit status 1 at the first difference
+    Replay(replay::ReplayArgs),
 }
 
 fn long_help() -> String {
@@ -82,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::QemuArgs(args) => args.run(),
         Command::Ctl(args) => args.run(),
         Command::Probe(args) => args.run(),
+        Command::Replay(args) => args.run(),
     };
     exit.into()
 }

@@ -10,6 +10,7 @@ use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
 use super::interrupts::InterruptArgs;
+use super::record::{RecordArgs, Recordings};
 use super::report::ReportArgs;
 use super::sanitize::{SanitizeArgs, add_to};
 use super::timing::{Budgets, TimingArgs};
@@ -25,6 +26,7 @@ use crate::observe::log::{Format, Log};
 use crate::observe::narrate::Narrator;
 use crate::observe::report::{Account, Detail};
 use crate::observe::sanitize::{self, Findings};
+use crate::record::Recorded;
 use crate::vfio::Listener;
 
 /// Serial number of the device with routing id 0. Any number does but 0, which the driver takes for none (contract §4).
@@ -70,6 +72,9 @@ pub struct ServeArgs {
     mmap_hbm: bool,
 
     #[command(flatten)]
+    record: RecordArgs,
+
+    #[command(flatten)]
     wire: WireArgs,
 
     #[command(flatten)]
@@ -111,6 +116,7 @@ struct Around {
     reporter: Option<Reporter>,
     findings: Vec<Findings>,
     budgets: Budgets,
+    recordings: Recordings,
 }
 
 impl Around {
@@ -165,6 +171,10 @@ impl ServeArgs {
         let budgets = match self.timing.budgets() {
             Ok(budgets) => budgets,
             Err(error) => return fail(Exit::Usage, &error),
+        };
+        let recordings = match self.record.open(specs.len()) {
+            Ok(recordings) => recordings,
+            Err(error) => return fail(Exit::Failed, &error),
         };
         let place = &self.device.place;
         // clap has seen to it that one of them is given.
@@ -225,6 +235,7 @@ impl ServeArgs {
             reporter,
             findings: Vec::new(),
             budgets,
+            recordings,
         };
         let exit = self.serve(&specs, firmware, listeners, &control, ready, around);
         // The path is gone before whoever waits for the process sees its end.
@@ -319,6 +330,8 @@ impl ServeArgs {
             reporter.add(parts, function.report(Detail::Dump));
             function.on_disconnect(Box::new(reporter.left()));
         }
+        let journal = around.recordings.start(&config, self.timing.speed())?;
+        let function = Recorded::new(function, journal);
         let running = Running::start(spec.routing_id, listener, function, self.wire.settings())
             .map_err(|error| error.to_string())?;
         if let Some(findings) = findings {

@@ -44,6 +44,11 @@ impl TimingArgs {
         Timing::new(generation.estimate, self.timing)
     }
 
+    /// The same, as it was asked for.
+    pub const fn speed(&self) -> Speed {
+        self.timing
+    }
+
     /// Books for the devices to come.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ const SWING: u16 = 500;
 const PROFILES: u8 = 8;
 
 /// Errors that memory corrected or not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ecc {
     /// Corrected.
     pub corrected: u16,
@@ -31,7 +31,7 @@ pub struct Ecc {
 }
 
 /// What firmware knows about repairs of HBM (facts §5.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HbmRepair {
     /// Nothing to repair.
     #[default]
@@ -43,7 +43,7 @@ pub enum HbmRepair {
 }
 
 /// What firmware says. The default is the least: API version 0 and no error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Firmware {
     /// API version: power samples from 3 on, the register mailbox and its commands from 7 on (facts §5.1).
     pub api_version: u8,

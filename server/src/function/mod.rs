@@ -207,6 +207,11 @@ impl NeuronFunction {
         self.budget = Some(budget);
     }
 
+    /// Has its accesses to memory go through `tap`.
+    pub fn set_tap(&mut self, tap: std::sync::Arc<dyn crate::memory::Tap>) {
+        self.memory.set_tap(tap);
+    }
+
     /// What may change its outcomes.
     pub fn policies_mut(&mut self) -> &mut Policies {
         &mut self.policies

@@ -1,4 +1,5 @@
 //! A device with guest memory, and its limits checked at every slice.
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 use neuron_protocol::generation::{Block, Generation, Platform, Product};
@@ -6,8 +7,11 @@ use neuron_protocol::registers::Direction;
 use neuron_vfio_user::function::{Config, Firmware, NeuronFunction, SLICE_BYTES};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::report::{Account, Detail};
+use neuron_vfio_user::record::{Header, Journal, Payload, Recorded};
 use neuron_vfio_user::vfio::{DmaMap, DmaRequest, PciFunction, Progress, Protection};
 use rustix::fs::MemfdFlags;
+
+use super::record::Shared;
 
 pub const RAM_BASE: u64 = 0x10_0000;
 pub const RAM_SIZE: u64 = 1 << 20;
@@ -54,8 +58,18 @@ pub fn memfd(size: u64) -> OwnedFd {
     fd
 }
 
+thread_local! {
+    /// Where the next device's recording goes.
+    static NEXT: RefCell<Option<(Shared, Payload)>> = const { RefCell::new(None) };
+}
+
+/// Has the next device of this thread recorded.
+pub fn record_next(out: Shared, payload: Payload) {
+    NEXT.set(Some((out, payload)));
+}
+
 pub struct Bench {
-    pub function: NeuronFunction,
+    pub function: Recorded,
     pub generation: &'static Generation,
     pub ram: OwnedFd,
     /// Accesses asked of the client and not answered.
@@ -82,8 +96,12 @@ impl Bench {
             mmap_hbm: false,
             msix: false,
         };
+        let journal = NEXT.take().map(|(out, payload)| {
+            let header = Header::new(&config, payload);
+            Journal::start(out, &header, u64::MAX, "bench").unwrap()
+        });
         Self {
-            function: NeuronFunction::new(config).unwrap(),
+            function: Recorded::new(NeuronFunction::new(config).unwrap(), journal),
             generation,
             ram: memfd(RAM_SIZE),
             asked: Vec::new(),

@@ -12,14 +12,16 @@
 
 mod bench;
 pub mod descriptors;
+pub mod record;
 pub mod registers;
 pub mod wire;
 
 /// A target: its name, which is also its corpus's, and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 4] = [
     ("wire", wire::run),
     ("registers", registers::run),
     ("descriptors", descriptors::run),
+    ("record", record::run),
 ];

@@ -1,0 +1,172 @@
+//! Recordings end to end: the server records, `replay` finds the same, and finds what is not.
+mod common;
+
+use std::path::Path;
+
+use common::{Served, run, text};
+use neuron_vfio_user::policy::{Point, Policy, Verdict};
+use neuron_vfio_user::record::{Replay, ReplayError};
+use rustix::process::Signal;
+
+/// A session of `probe`, recorded.
+fn recorded(file: &Path, options: &[&str], signal: Signal) {
+    let mut all = vec!["--record", text(file)];
+    all.extend(options);
+    let mut served = Served::start(&all);
+    let (code, stdout, stderr) = run(&["probe", text(&served.socket())]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    // What is not written 200 ms after it happened is lost with a killed process.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let (_, log) = served.end(signal);
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[test]
+fn a_session_replays_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, options) in [
+        ("full", &["--product", "trn1"][..]),
+        ("none", &["--product", "trn2", "--record-payload", "none"]),
+        (
+            "timed",
+            &[
+                "--product",
+                "inf2",
+                "--timing",
+                "2.5",
+                "--record-payload",
+                "none",
+            ],
+        ),
+    ] {
+        let file = directory.path().join(name);
+        recorded(&file, options, Signal::TERM);
+        let (code, stdout, stderr) = run(&["replay", text(&file)]);
+        assert_eq!(code, 0, "{name}: {stdout}{stderr}");
+        assert!(stdout.contains(": the same: "), "{stdout}");
+        assert!(!stdout.contains("end mark"), "{stdout}");
+    }
+    let size = |name| {
+        std::fs::metadata(directory.path().join(name))
+            .unwrap()
+            .len()
+    };
+    assert!(size("none") < 1 << 20, "{}", size("none"));
+    // What the device does now, recorded: the same once more.
+    let (old, new) = (directory.path().join("none"), directory.path().join("new"));
+    let (code, stdout, stderr) = run(&["replay", "--rewrite", text(&new), text(&old)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let (code, stdout, stderr) = run(&["replay", text(&new)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+}
+
+#[test]
+fn a_killed_server_leaves_a_good_recording() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("killed");
+    recorded(&file, &["--record-payload", "none"], Signal::KILL);
+    let (code, stdout, stderr) = run(&["replay", text(&file)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    assert!(stdout.contains("no end mark"), "{stdout}");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 7]).unwrap();
+    let (code, stdout, stderr) = run(&["replay", text(&file)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    assert!(stdout.contains("within a block"), "{stdout}");
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let serve = |options: &[&str]| {
+        let mut all = vec!["serve", "--socket", text(&socket)];
+        all.extend(options);
+        run(&all)
+    };
+    let (code, _, stderr) = serve(&["--record", "/no/such/file"]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("--record /no/such/file: "), "{stderr}");
+    let file = directory.path().join("f");
+    let (code, _, stderr) = serve(&["--record", text(&file), "--mmap-hbm"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("cannot be used with"), "{stderr}");
+    std::fs::write(&file, "no recording").unwrap();
+    let (code, _, stderr) = run(&["replay", text(&file)]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("not a recording"), "{stderr}");
+}
+
+/// The recordings of real drivers that are kept.
+fn kept() -> Vec<std::path::PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-tests/recordings");
+    let mut files: Vec<_> = std::fs::read_dir(&directory)
+        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rec"))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn real_drivers_sessions_replay_the_same() {
+    let files = kept();
+    for product in ["trn1", "inf2", "trn2", "trn3"] {
+        assert!(
+            files.iter().any(|file| file
+                .file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with(product)),
+            "no recording of {product}"
+        );
+    }
+    for file in files {
+        let outcome = Replay::new(std::fs::read(&file).unwrap()).unwrap().run();
+        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert!(outcome.counts.events > 100 && outcome.counts.written > 0);
+        assert!(outcome.end.is_some(), "{}", file.display());
+        assert!(outcome.elapsed < outcome.recorded, "{outcome:?}");
+    }
+}
+
+/// Loses one copy, and nobody is told.
+struct LoseOne(u32);
+
+impl Policy for LoseOne {
+    fn judge(&mut self, _now: std::time::Duration, point: &Point) -> Verdict {
+        let Point::Copy { .. } = point else {
+            return Verdict::Proceed;
+        };
+        self.0 = self.0.saturating_sub(1);
+        if self.0 == 1 {
+            Verdict::Drop
+        } else {
+            Verdict::Proceed
+        }
+    }
+}
+
+#[test]
+fn a_device_that_loses_a_copy_is_found_out() {
+    for file in kept() {
+        let mut replay = Replay::new(std::fs::read(&file).unwrap()).unwrap();
+        replay
+            .function_mut()
+            .policies_mut()
+            .add(Box::new(LoseOne(2)));
+        let Err(ReplayError::Diverged(divergence)) = replay.run() else {
+            panic!("{}: nothing found", file.display());
+        };
+        let words = divergence.to_string();
+        assert!(
+            divergence.expected.contains("guest") || divergence.actual.contains("guest"),
+            "{words}"
+        );
+        assert!(words.contains("as descriptors ["), "{words}");
+        assert!(words.contains("drtp_inc = "), "{words}");
+        assert!(divergence.before.len() > 5 && divergence.after.len() > 3);
+    }
+}

@@ -284,3 +284,28 @@ fn a_lost_marker_is_not_forgotten() {
         report.text()
     );
 }
+
+/// Delays every marker.
+struct Late(Duration);
+
+impl Policy for Late {
+    fn judge(&mut self, _now: Duration, point: &Point) -> Verdict {
+        match point {
+            Point::Marker { .. } => Verdict::Delay(self.0),
+            _ => Verdict::Proceed,
+        }
+    }
+}
+
+#[test]
+fn a_delaying_fault_counts_as_model_time() {
+    let mut bench = Bench::new(Product::Trn1, Platform::Qemu, Speed::Instant, Some(100.0));
+    bench.rig.with(|rig| {
+        let late = Late(Duration::from_millis(60));
+        rig.function.policies_mut().add(Box::new(late));
+    });
+    bench.copy(4096);
+    let batch = bench.report().queues[0].worst[0];
+    assert_eq!(batch.model_us.0, us(60_000));
+    assert!(bench.budget.is_exceeded());
+}

@@ -88,6 +88,8 @@ pub struct Generation {
     pub reset_flag: ResetFlag,
     /// Where the firmware mailbox window starts in the register BAR (contract §4).
     pub misc_ram: u32,
+    /// An rx descriptor's bit 29 asks for a strongly ordered write; before V3 it is a hint (facts §2.5, udma §6).
+    pub strong_order: bool,
     /// How fast its driver expects copies to be (contract §8.4).
     pub estimate: Estimate,
 }

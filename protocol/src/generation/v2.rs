@@ -33,6 +33,7 @@ pub static V2: Generation = Generation {
         with_firmware: true,
     },
     misc_ram: 0x30fa_0000,
+    strong_order: false,
     estimate: Estimate::V2,
 };
 

@@ -36,6 +36,7 @@ pub(super) const CAYMAN: Generation = Generation {
         with_firmware: false,
     },
     misc_ram: 0x06c8_4000,
+    strong_order: true,
     estimate: Estimate::V3,
 };
 

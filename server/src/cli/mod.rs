@@ -1,4 +1,5 @@
 //! The command line.
+mod adversary;
 mod ctl;
 mod device;
 mod exit;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use tracing::{debug, error, info, warn};
 
+use super::adversary::AdversaryArgs;
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::firmware::FirmwareArgs;
@@ -65,6 +66,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     report: ReportArgs,
+
+    #[command(flatten)]
+    adversary: AdversaryArgs,
 
     /// Let the guest map device memory (BAR4). Costs latency: with any mappable BAR, QEMU makes every register write wait
     /// for an answer, doorbells included
@@ -312,6 +316,14 @@ impl ServeArgs {
             .map_err(|error| format!("no memory for the device: {error}; see ulimit -v"))?;
         let timing = self.timing.timing(spec.product.generation());
         function.policies_mut().set_timing(timing);
+        if let Some(adversary) = self.adversary.adversary(n) {
+            info!(
+                device = spec.routing_id,
+                "adversary: seed {}",
+                adversary.script()
+            );
+            function.policies_mut().set_adversary(adversary);
+        }
         let budget = self.timing.book(spec, &mut around.budgets);
         function.keep_budget(budget.clone());
         function.observers_mut().add(Box::new(Narrator));

@@ -27,6 +27,7 @@ use crate::observe::budget::Budget;
 use crate::observe::event::{EventKind, Observers, Scope};
 use crate::observe::render;
 use crate::observe::report::{Account, Detail, DeviceReport};
+use crate::policy::adversary::Kind;
 use crate::policy::{Loss, Policies};
 use crate::udma::{Context, FaultKind, LateWrites, Request, Slice, Totals, Udma};
 use crate::vfio::{
@@ -416,6 +417,14 @@ impl NeuronFunction {
         }
     }
 
+    /// Hardware does not wait for the messages that the wire has yet to look at: an adversary may let it work at once.
+    fn work_eagerly(&mut self) {
+        let adversary = self.policies.adversary_mut();
+        if adversary.is_some_and(|adversary| adversary.device_deviates(Kind::Eager).is_some()) {
+            self.run();
+        }
+    }
+
     /// Runs the mailbox until it waits for somebody.
     fn run_mailbox(&mut self) {
         while self.mailbox.can_step() {
@@ -478,6 +487,7 @@ impl PciFunction for NeuronFunction {
         match usize::try_from(region) {
             Ok(REGISTER_BAR | REGISTER_BAR_ALIAS) => {
                 let result = self.write_registers(offset, data);
+                self.work_eagerly();
                 self.interrupt();
                 result
             }

@@ -10,6 +10,7 @@ use crate::observe::report::{
     Account, Counters, DescriptorReport, Detail, DeviceReport, Doorbell, MapReport, QueueReport,
     RegisterReport, RingReport, UnmodelledReport, Wait, WireReport,
 };
+use crate::policy::Adversary;
 use crate::udma::{Engine, Pair, Ring};
 
 /// Descriptors shown on each side of head and tail.
@@ -93,6 +94,7 @@ impl Account for NeuronFunction {
                 })
                 .collect(),
             unmodelled,
+            adversary: self.policies.adversary().map(Adversary::summary),
             budget: self.budget.as_ref().map(Budget::report),
             maps: self.map_reports(),
             registers: if detail == Detail::Dump {
@@ -162,7 +164,7 @@ impl NeuronFunction {
             };
         }
         let idle = pair.m2s.outstanding == 0 && pair.s2m.outstanding == 0;
-        if idle && !pair.in_packet() {
+        if idle && !pair.in_packet() && !pair.is_draining() {
             return Wait::Nothing;
         }
         if !self.pci.bus_master() {
@@ -185,7 +187,9 @@ impl NeuronFunction {
             let left = at.saturating_sub(self.now).as_micros();
             return Wait::Time {
                 left_us: u64::try_from(left).unwrap_or(u64::MAX),
-                why: "the engine is at work for it (see --timing), or a fault holds it".to_owned(),
+                why:
+                    "the engine is at work for it (see --timing), or a fault or adversary holds it"
+                        .to_owned(),
             };
         }
         if pair.queued {

@@ -145,6 +145,16 @@ impl Memory {
         self.tap.is_some()
     }
 
+    /// What the device is.
+    pub const fn generation(&self) -> &'static Generation {
+        self.generation
+    }
+
+    /// Whether an engine's writes there go to the host.
+    pub const fn is_host(&self, address: u64) -> bool {
+        self.generation.host_address(address).is_some()
+    }
+
     /// Drops every page of device memory.
     pub fn clear_device(&mut self) {
         self.hbm.clear();

@@ -59,7 +59,7 @@ pub enum EventKind {
         /// How many.
         count: u32,
     },
-    /// Bytes landed.
+    /// Bytes were moved. They have landed too, unless an adversary holds them: then [`Self::Landed`] follows.
     Copy {
         /// tx descriptor.
         tx: u32,
@@ -78,6 +78,13 @@ pub enum EventKind {
         tx: u32,
         /// Address of the poll slot.
         address: u64,
+    },
+    /// Bytes that an adversary had held landed. Those of one copy may land apart and out of order.
+    Landed {
+        /// To.
+        destination: u64,
+        /// How many bytes.
+        bytes: u32,
     },
     /// A policy says when the next descriptor's work is done: what it moves, the marker too, counts as landed then. The
     /// device thread may come to it later; the difference is the host's, not the model's.
@@ -240,6 +247,9 @@ impl fmt::Display for EventKind {
             }
             Self::MarkerSent { tx, address } => write!(f, "marker tx {tx} sent to {address:#x}"),
             Self::Marker { tx, address } => write!(f, "marker tx {tx} -> {address:#x}"),
+            Self::Landed { destination, bytes } => {
+                write!(f, "{bytes} bytes landed at {destination:#x}")
+            }
             Self::Due { at } => write!(f, "work is done at {:.6} s", at.as_secs_f64()),
             Self::QueueReset { direction, dropped } => {
                 write!(f, "reset {direction}, {dropped} descriptors dropped")

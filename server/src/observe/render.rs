@@ -40,6 +40,9 @@ pub fn status(device: &DeviceReport) -> String {
             bytes(device.hbm_resident)
         ),
     );
+    if let Some(text) = &device.adversary {
+        line(&mut out, format_args!("  adversary, {text}"));
+    }
     if let Some(text) = device.budget.as_ref().map(BudgetReport::text)
         && !text.is_empty()
     {
@@ -128,6 +131,9 @@ pub fn summary(device: &DeviceReport) -> String {
             counters(&device.counters)
         ),
     );
+    if let Some(text) = &device.adversary {
+        line(&mut out, format_args!("  adversary, {text}"));
+    }
     for (engine, cause) in &device.aborted {
         line(
             &mut out,

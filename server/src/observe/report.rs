@@ -255,6 +255,8 @@ pub struct DeviceReport {
     pub queues: Vec<QueueReport>,
     /// Registers touched that have no behaviour, most touched first.
     pub unmodelled: Vec<UnmodelledReport>,
+    /// What an adversary decided, in words, if there is one.
+    pub adversary: Option<String>,
     /// How much of the driver's patience batches used, if books are kept.
     pub budget: Option<BudgetReport>,
     /// The guest map.

@@ -1,6 +1,7 @@
 //! What may change the outcome of what a device does: asked at named points, answered with a verdict.
 //!
 //! Without a policy every verdict is [`Verdict::Proceed`] and the points cost a branch.
+pub mod adversary;
 mod operate;
 mod point;
 pub mod timing;
@@ -9,6 +10,7 @@ mod verdict;
 use std::fmt;
 use std::time::Duration;
 
+pub use adversary::Adversary;
 pub use operate::{MAX_NOTIFICATION, NotificationBlock, Notify, Operate, Posted};
 pub use point::Point;
 pub use timing::Timing;
@@ -35,6 +37,7 @@ pub struct Policies {
     list: Vec<Box<dyn Policy>>,
     timing: Option<Timing>,
     loss: Option<Loss>,
+    adversary: Option<Box<Adversary>>,
 }
 
 impl Policies {
@@ -86,6 +89,21 @@ impl Policies {
     /// Says how long work takes in model time; `None` is no time at all.
     pub const fn set_timing(&mut self, timing: Option<Timing>) {
         self.timing = timing;
+    }
+
+    /// Lets an adversary decide what hardware is free to do.
+    pub fn set_adversary(&mut self, adversary: Adversary) {
+        self.adversary = Some(Box::new(adversary));
+    }
+
+    /// The adversary, if there is one.
+    pub fn adversary(&self) -> Option<&Adversary> {
+        self.adversary.as_deref()
+    }
+
+    /// The adversary, to be asked.
+    pub fn adversary_mut(&mut self) -> Option<&mut Adversary> {
+        self.adversary.as_deref_mut()
     }
 
     /// How long work takes.

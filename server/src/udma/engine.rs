@@ -218,7 +218,11 @@ impl Engine {
     fn machine(&self) -> Machine {
         if self.fault.is_some() {
             Machine::Abort
-        } else if self.pairs.iter().any(|pair| pair.m2s.outstanding > 0) {
+        } else if self
+            .pairs
+            .iter()
+            .any(|pair| pair.m2s.outstanding > 0 || pair.is_draining())
+        {
             Machine::Normal
         } else {
             Machine::Idle

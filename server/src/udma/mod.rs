@@ -314,7 +314,7 @@ impl Udma {
         else {
             return;
         };
-        let work = pair.m2s.outstanding > 0 || pair.s2m.unfetched > 0;
+        let work = pair.m2s.outstanding > 0 || pair.s2m.unfetched > 0 || pair.is_draining();
         if work && !pair.queued && !pair.awaits() {
             pair.queued = true;
             self.ready.push_back((engine, queue));

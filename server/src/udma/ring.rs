@@ -15,6 +15,9 @@ pub type RawDescriptor = [u8; DESCRIPTOR_SIZE];
 /// below (contract §5.3 step 6).
 pub const PREFETCH_DEPTH: u32 = 64;
 
+/// `rlimit.mask` bit that masks the pause a DMB makes (udma §3, facts §3.2).
+const RLIMIT_MASK_DMB: u32 = 1 << 2;
+
 /// The hardware's side of a descriptor ring.
 #[derive(Debug)]
 pub struct Ring {
@@ -42,6 +45,12 @@ pub struct Ring {
     pub done: u64,
     /// Rung for and not done.
     pub outstanding: u32,
+    /// Done, which the heads do not say yet.
+    pub unshown: u32,
+    /// What the heads say meanwhile.
+    shown: Pointer,
+    /// An adversary decides when heads move.
+    lags: bool,
 }
 
 impl Ring {
@@ -63,6 +72,9 @@ impl Ring {
             doorbells: 0,
             done: 0,
             outstanding: 0,
+            unshown: 0,
+            shown: Pointer::RESET,
+            lags: false,
         }
     }
 
@@ -100,6 +112,7 @@ impl Ring {
         self.outstanding = 0;
         self.doorbells = 0;
         self.done = 0;
+        self.keep_up();
         dropped
     }
 
@@ -139,6 +152,43 @@ impl Ring {
         self.current = self.current.advanced(1, self.length);
         self.outstanding = self.outstanding.saturating_sub(1);
         self.done += 1;
+        self.unshown += u32::from(self.lags);
+    }
+
+    /// From now on heads move when they are [`Self::show`]n.
+    pub const fn lag(&mut self) {
+        self.lags = true;
+        self.unshown = 0;
+        self.shown = self.current;
+    }
+
+    /// Heads move by themselves.
+    pub const fn keep_up(&mut self) {
+        self.lags = false;
+        self.unshown = 0;
+    }
+
+    /// Heads move up to the descriptor before which `done` were done.
+    pub fn show(&mut self, done: u64) {
+        let shown = self.done - u64::from(self.unshown);
+        let count = u32::try_from(done.saturating_sub(shown)).unwrap_or(u32::MAX);
+        let count = count.min(self.unshown);
+        self.shown = self.shown.advanced(count, self.length);
+        self.unshown -= count;
+    }
+
+    /// Where software sees that work has got to.
+    const fn head_shown(&self) -> Pointer {
+        if self.unshown == 0 {
+            self.current
+        } else {
+            self.shown
+        }
+    }
+
+    /// A DMB holds its queue up: the limiter's pause is not masked (udma §3: 0x74 bit 2).
+    pub const fn obeys_dmb(&self) -> bool {
+        self.rlimit_mask & RLIMIT_MASK_DMB == 0
     }
 
     /// Reads a register of the block; `None` where it is plain storage.
@@ -146,9 +196,9 @@ impl Ring {
         Some(match offset {
             queue::CFG => self.cfg.into_bits(),
             queue::STATUS => Status::new()
-                .with_used(self.outstanding & 0x1ff_ffff)
+                .with_used(self.outstanding.saturating_add(self.unshown) & 0x1ff_ffff)
                 .with_prefetching(self.unfetched > 0)
-                .with_active(self.outstanding > 0)
+                .with_active(self.outstanding + self.unshown > 0)
                 .with_full(self.length > 0 && self.outstanding == self.length)
                 .into_bits(),
             queue::DRBP_LOW => low(self.base),
@@ -157,7 +207,7 @@ impl Ring {
             queue::DRHP => self.head.into_register(),
             queue::DRTP_INC => 0,
             queue::DRTP => self.tail.into_register(),
-            queue::DCP | queue::CRHP => self.current.into_register(),
+            queue::DCP | queue::CRHP => self.head_shown().into_register(),
             queue::CRBP_LOW => low(self.completion_base),
             queue::CRBP_HIGH => high(self.completion_base),
             queue::RLIMIT_MASK if self.direction == Direction::M2s => self.rlimit_mask,

@@ -12,10 +12,11 @@ use neuron_protocol::registers::{Direction, misc_ram, queue as registers};
 use neuron_protocol::ring::RingSize;
 use neuron_vfio_user::observe::report::{Account, Detail};
 use neuron_vfio_user::observe::sanitize::Rule;
+use neuron_vfio_user::policy::adversary::Script;
 use neuron_vfio_user::vfio::codec::Command;
 
 use crate::Random;
-use crate::model::{Counts, HBM_BASE, HBM_WINDOW, PIECE, PIECES, QUEUES, RAM_BASE, WINDOW};
+use crate::model::{Counts, HBM_BASE, HBM_WINDOW, Order, PIECE, PIECES, QUEUES, RAM_BASE, WINDOW};
 use crate::world::{Sim, World};
 
 type Driver = Device<Sim, Sim, Sim>;
@@ -117,7 +118,7 @@ struct Run {
     tally: Tally,
 }
 
-pub fn run(seed: u64) -> Tally {
+pub fn run(seed: u64, script: Option<&Script>) -> (Tally, Vec<u64>) {
     let mut random = Random(seed.wrapping_mul(0xd1b5_4a32_d192_ed03));
     let product = if random.one_in(8) {
         Product::Trn2
@@ -137,7 +138,7 @@ pub fn run(seed: u64) -> Tally {
         }
     };
     let places: Vec<_> = (0..count).map(place).collect();
-    let world = World::new(random, product, &places);
+    let world = World::new(random, product, &places, script);
     let sim = Sim(Rc::new(RefCell::new(world)));
     let calm = sim.with(|world| world.random.one_in(6));
     let device = Device {
@@ -152,7 +153,7 @@ pub fn run(seed: u64) -> Tally {
         .map(|(nth, place)| Queue::new(&sim, &device, nth, *place));
     let queues = queues.collect();
     let mut run = Run {
-        sim,
+        sim: sim.clone(),
         device,
         queues,
         own_engines,
@@ -169,7 +170,12 @@ pub fn run(seed: u64) -> Tally {
     for _ in 0..actions {
         run.act();
     }
-    run.finish()
+    let tally = run.finish();
+    let taken = sim.with(|world| {
+        let adversary = world.function_mut().policies_mut().adversary();
+        adversary.map_or_else(Vec::new, |adversary| adversary.taken().to_vec())
+    });
+    (tally, taken)
 }
 
 impl Queue {
@@ -335,12 +341,21 @@ impl Run {
             let mut at = 0;
             while at < copy.length {
                 let length = (copy.length - at).min(0x1_0000) as u32;
-                world.model.stage_tx(nth, copy.source + at, length, true);
-                world.model.stage_rx(nth, copy.destination + at, length);
+                let order = Order {
+                    // As the driver does it: on the last data descriptor.
+                    barrier: at + u64::from(length) == copy.length,
+                    ..Order::default()
+                };
+                world
+                    .model
+                    .stage_tx(nth, copy.source + at, length, true, order);
+                world
+                    .model
+                    .stage_rx(nth, copy.destination + at, length, false);
                 at += u64::from(length);
             }
-            world.model.stage_tx(nth, marker, 4, true);
-            world.model.stage_rx(nth, marker + 4, 4);
+            world.model.stage_tx(nth, marker, 4, true, Order::default());
+            world.model.stage_rx(nth, marker + 4, 4, false);
         });
     }
 
@@ -465,13 +480,20 @@ impl Run {
         }
         queue.slot = (queue.slot + 1) % RAW_SLOTS;
         let slot = 8 * queue.slot;
+        let strong = barrier == Barrier::StrongOrder;
         let word = RAM_BASE + nth as u64 * WINDOW + MARKERS + slot;
         self.sim.with(|world| {
             world.store(word, &[MARKER.to_le_bytes(), [0; 4]].concat());
             for (n, (from, length)) in tx.iter().enumerate() {
+                let order = Order {
+                    barrier: barrier == Barrier::Write,
+                    dmb: barrier == Barrier::Dmb,
+                    strong: false,
+                };
+                let last = n + 1 == tx.len();
                 world
                     .model
-                    .stage_tx(nth, copy.source + from, *length, n + 1 == tx.len());
+                    .stage_tx(nth, copy.source + from, *length, last, order);
             }
             for (n, (from, length)) in rx.iter().enumerate() {
                 // The end of a packet closes the buffer it reached, full or not.
@@ -482,10 +504,15 @@ impl Run {
                 };
                 world
                     .model
-                    .stage_rx(nth, copy.destination + from, length + more);
+                    .stage_rx(nth, copy.destination + from, length + more, strong);
             }
-            world.model.stage_tx(nth, markers + slot, 4, true);
-            world.model.stage_rx(nth, markers + slot + 4, 4);
+            let order = Order {
+                barrier: barrier == Barrier::Write,
+                dmb: barrier == Barrier::Dmb,
+                strong: false,
+            };
+            world.model.stage_tx(nth, markers + slot, 4, true, order);
+            world.model.stage_rx(nth, markers + slot + 4, 4, strong);
         });
         for (n, (from, length)) in tx.iter().enumerate() {
             let make = |id| {
@@ -493,12 +520,10 @@ impl Run {
                     .with_byte_length(*length)?
                     .with_ring_id(id)
                     .with_first(n == 0)
-                    .with_last(n + 1 == tx.len());
-                Some(TxDescriptor::from_words(
-                    len_ctrl,
-                    MetaCtrl::COPY,
-                    copy.source + from,
-                ))
+                    .with_last(n + 1 == tx.len())
+                    .with_dmb(barrier == Barrier::Dmb);
+                let meta = MetaCtrl::COPY.with_write_barrier(barrier == Barrier::Write);
+                Some(TxDescriptor::from_words(len_ctrl, meta, copy.source + from))
             };
             pair.push_tx(&mut self.device, make).unwrap();
         }

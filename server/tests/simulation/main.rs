@@ -14,6 +14,8 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use neuron_vfio_user::policy::adversary::{Plan, Script};
+
 /// Seeds of the normal run.
 const SEEDS: u64 = 10_000;
 
@@ -43,9 +45,20 @@ impl Random {
 }
 
 fn run(seed: u64) -> driver::Tally {
-    let result = catch_unwind(AssertUnwindSafe(|| driver::run(seed)));
+    run_with(seed, None)
+}
+
+/// Under an adversary with the same seed.
+fn run_weak(seed: u64) -> driver::Tally {
+    let plan = Plan::All;
+    run_with(seed, Some(&Script { seed, plan }))
+}
+
+fn run_with(seed: u64, script: Option<&Script>) -> driver::Tally {
+    let result = catch_unwind(AssertUnwindSafe(|| driver::run(seed, script).0));
     result.unwrap_or_else(|panic| {
-        eprintln!("seed {seed} failed; alone: SIM_SEED={seed} cargo test -p neuron-vfio-user --test simulation");
+        let adversary = script.map_or_else(String::new, |script| format!(" SIM_ADVERSARY={script}"));
+        eprintln!("seed {seed} failed; alone: SIM_SEED={seed}{adversary} cargo test -p neuron-vfio-user --test simulation");
         resume_unwind(panic)
     })
 }
@@ -54,12 +67,20 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-#[test]
-fn memory_equals_the_model_whatever_happens() {
-    if let Some(seed) = number("SIM_SEED") {
-        println!("{:?}", run(seed));
-        return;
+/// One seed, if the environment asks for one.
+fn one_seed(weak: bool) -> bool {
+    let Some(seed) = number("SIM_SEED") else {
+        return false;
+    };
+    let script = std::env::var("SIM_ADVERSARY").ok();
+    if script.is_some() == weak {
+        let script = script.map(|script| script.parse().unwrap());
+        println!("{:?}", run_with(seed, script.as_ref()));
     }
+    true
+}
+
+fn run_all(run: fn(u64) -> driver::Tally) {
     let mut all = driver::Tally::default();
     for seed in 0..number("SIM_SEEDS").unwrap_or(SEEDS) {
         all.add(&run(seed));
@@ -71,10 +92,26 @@ fn memory_equals_the_model_whatever_happens() {
     }
 }
 
+#[test]
+fn memory_equals_the_model_whatever_happens() {
+    if !one_seed(false) {
+        run_all(run);
+    }
+}
+
+/// The same on a legal machine that is as unhelpful as it may be; the model also checks that it is legal.
+#[test]
+fn memory_equals_the_model_under_an_adversary() {
+    if !one_seed(true) {
+        run_all(run_weak);
+    }
+}
+
 /// What a seed does must not depend on anything else, or a failing one could not be looked at.
 #[test]
 fn a_seed_is_the_same_every_time() {
     for seed in [3, 17, 1001] {
         assert_eq!(run(seed), run(seed), "seed {seed}");
+        assert_eq!(run_weak(seed), run_weak(seed), "seed {seed}, adversary");
     }
 }

@@ -26,6 +26,29 @@ struct Part {
     address: u64,
     left: u32,
     last: bool,
+    order: Order,
+}
+
+/// How a descriptor is ordered against others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// tx: a write barrier.
+    pub barrier: bool,
+    /// tx: a DMB.
+    pub dmb: bool,
+    /// rx: a strongly ordered write.
+    pub strong: bool,
+}
+
+/// Bytes that an adversary holds.
+#[derive(Clone, Debug)]
+struct Held {
+    destination: u64,
+    data: Vec<u8>,
+    /// Write barriers before it.
+    barriers: u64,
+    strong: bool,
+    host: bool,
 }
 
 /// How the device reaches a piece of guest memory.
@@ -45,6 +68,10 @@ pub struct QueueModel {
     pub number: u8,
     tx: VecDeque<Part>,
     rx: VecDeque<Part>,
+    held: Vec<Held>,
+    barriers: u64,
+    /// Whether the source in use has begun.
+    begun: bool,
     /// Initialisations that the driver began, and that the device has seen.
     pub driver_epoch: u64,
     device_epoch: u64,
@@ -71,6 +98,8 @@ pub struct Model {
     pub hbm: Vec<u8>,
     pub queues: Vec<QueueModel>,
     pub counts: Counts,
+    /// An adversary is at work: bytes land when it says so.
+    pub weak: bool,
 }
 
 enum Place {
@@ -85,6 +114,9 @@ impl Model {
             number,
             tx: VecDeque::new(),
             rx: VecDeque::new(),
+            held: Vec::new(),
+            barriers: 0,
+            begun: false,
             driver_epoch: 0,
             device_epoch: 0,
             pieces: [Piece::Unmapped; PIECES],
@@ -97,6 +129,7 @@ impl Model {
             hbm: vec![0; HBM_SIZE],
             queues: queues.iter().map(queue).collect(),
             counts: Counts::default(),
+            weak: false,
         }
     }
 
@@ -131,32 +164,37 @@ impl Model {
     }
 
     /// The driver has staged a source.
-    pub fn stage_tx(&mut self, queue: usize, address: u64, left: u32, last: bool) {
+    pub fn stage_tx(&mut self, queue: usize, address: u64, left: u32, last: bool, order: Order) {
         let epoch = self.queues[queue].driver_epoch;
         let part = Part {
             epoch,
             address,
             left,
             last,
+            order,
         };
         self.queues[queue].tx.push_back(part);
     }
 
     /// The driver has staged a destination.
-    pub fn stage_rx(&mut self, queue: usize, address: u64, left: u32) {
+    pub fn stage_rx(&mut self, queue: usize, address: u64, left: u32, strong: bool) {
         let epoch = self.queues[queue].driver_epoch;
         let part = Part {
             epoch,
             address,
             left,
             last: false,
+            order: Order {
+                strong: strong && self.generation.strong_order,
+                ..Order::default()
+            },
         };
         self.queues[queue].rx.push_back(part);
     }
 
     /// Whether something that was staged is not done.
     pub fn is_busy(&self, queue: usize) -> bool {
-        !self.queues[queue].tx.is_empty()
+        !self.queues[queue].tx.is_empty() || !self.queues[queue].held.is_empty()
     }
 
     /// The connection ended, and with it everything under way.
@@ -165,6 +203,8 @@ impl Model {
         for queue in &mut self.queues {
             queue.tx.clear();
             queue.rx.clear();
+            queue.held.clear();
+            queue.begun = false;
             queue.written = 0;
             queue.device_epoch = queue.driver_epoch;
             queue.pieces = [Piece::Unmapped; PIECES];
@@ -175,6 +215,8 @@ impl Model {
     fn drop_work(&mut self, queue: usize) {
         let queue = &mut self.queues[queue];
         let epoch = queue.device_epoch;
+        queue.held.clear();
+        queue.begun = false;
         queue.tx.retain(|part| part.epoch > epoch);
         queue.rx.retain(|part| part.epoch > epoch);
         queue.written = 0;
@@ -219,6 +261,9 @@ impl Model {
             } => {
                 self.copied(nth, source, destination, bytes);
             }
+            EventKind::Landed { destination, bytes } => {
+                self.landed(nth, destination, bytes as usize);
+            }
             EventKind::Marker { .. } => self.counts.markers += 1,
             EventKind::QueueReset { direction, .. } => {
                 self.drop_work(nth);
@@ -229,6 +274,7 @@ impl Model {
             }
             EventKind::Abort(fault) => {
                 self.counts.aborts += 1;
+                self.queues[nth].held.clear();
                 assert!(
                     self.queues[nth].may_abort,
                     "abort of {engine}/{queue}: {fault}"
@@ -264,7 +310,7 @@ impl Model {
         let len = bytes as usize;
         let is = |address, kinds: [Piece; 2]| self.pieces(address, len).any(|p| kinds.contains(&p));
         let by_message = |address| is(address, [Piece::Message, Piece::NoMessage]);
-        if !by_message(destination) {
+        if !by_message(destination) && !self.weak {
             for address in [source, destination] {
                 let gone = is(address, [Piece::Unmapped; 2]);
                 assert!(!gone, "{address:#x} is used after its unmap");
@@ -272,7 +318,9 @@ impl Model {
         }
         let by_message = by_message(destination);
         let data = self.bytes(source, len).to_vec();
-        if by_message {
+        if self.weak {
+            self.hold(queue, tx.order, rx.order, destination, data);
+        } else if by_message {
             // The client wrote it when it was told to. The driver may have written there since: it saw a marker.
             let written = &mut self.queues[queue].written;
             assert!(*written >= u64::from(bytes), "landed before it was written");
@@ -289,9 +337,12 @@ impl Model {
         tx.left -= bytes;
         rx.address += u64::from(bytes);
         rx.left -= bytes;
+        let tx_barrier = tx.order.barrier;
         let (tx_done, end) = (tx.left == 0, tx.left == 0 && tx.last);
         let rx_done = rx.left == 0 || end;
         if tx_done {
+            q.barriers += u64::from(tx_barrier);
+            q.begun = false;
             q.tx.pop_front();
         }
         if rx_done {
@@ -301,8 +352,90 @@ impl Model {
         self.counts.descriptors += u64::from(tx_done) + u64::from(rx_done);
     }
 
+    /// The device moved bytes, which are not to be seen yet.
+    fn hold(&mut self, queue: usize, tx: Order, rx: Order, destination: u64, data: Vec<u8>) {
+        let q = &mut self.queues[queue];
+        if tx.dmb && !q.begun {
+            assert!(q.held.is_empty(), "a DMB was not waited for");
+        }
+        q.begun = true;
+        q.held.push(Held {
+            destination,
+            data,
+            barriers: q.barriers,
+            strong: rx.strong,
+            host: self.generation.host_address(destination).is_some(),
+        });
+    }
+
+    /// Held bytes landed: they may, and now memory holds them.
+    fn landed(&mut self, queue: usize, destination: u64, len: usize) {
+        let gone = self
+            .pieces(destination, len)
+            .any(|piece| piece == Piece::Unmapped);
+        assert!(!gone, "{destination:#x} is used after its unmap");
+        let by_message = self
+            .pieces(destination, len)
+            .any(|piece| matches!(piece, Piece::Message | Piece::NoMessage));
+        let q = &mut self.queues[queue];
+        let end = destination + len as u64;
+        let holds = |held: &Held| {
+            held.destination <= destination && end <= held.destination + held.data.len() as u64
+        };
+        let nth = q.held.iter().position(holds);
+        let nth = nth.unwrap_or_else(|| panic!("{destination:#x}+{len:#x} lands from nowhere"));
+        let held = q.held.remove(nth);
+        let at = (destination - held.destination) as usize;
+        let mut pieces = Vec::new();
+        for (from, to) in [(0, at), (at + len, held.data.len())] {
+            if from < to {
+                pieces.push(Held {
+                    destination: held.destination + from as u64,
+                    data: held.data[from..to].to_vec(),
+                    ..held.clone()
+                });
+            }
+        }
+        // What was before it in its own copy is before it here as well.
+        let own = usize::from(at > 0);
+        for (n, earlier) in q.held[..nth].iter().chain(&pieces[..own]).enumerate() {
+            let apart = earlier.destination + earlier.data.len() as u64 <= destination
+                || end <= earlier.destination;
+            assert!(
+                apart,
+                "{destination:#x} overtook older bytes of the same place ({n})"
+            );
+            assert!(
+                earlier.barriers == held.barriers,
+                "{destination:#x} overtook {:#x} past a barrier",
+                earlier.destination
+            );
+            assert!(
+                !held.strong,
+                "{destination:#x} is strongly ordered and overtook"
+            );
+            assert!(
+                !(held.host && earlier.host),
+                "{destination:#x} overtook on the way to the host"
+            );
+        }
+        q.held.splice(nth..nth, pieces);
+        // The client made it when it was told to; the memory may have been of another kind when the bytes were moved.
+        if by_message {
+            return;
+        }
+        let data = &held.data[at..at + len];
+        match self.place(destination, len) {
+            Place::Ram(at) => self.ram[at..at + len].copy_from_slice(data),
+            Place::Hbm(at) => self.hbm[at..at + len].copy_from_slice(data),
+        }
+    }
+
     /// The client has written for the device.
     pub fn written(&mut self, iova: u64, len: usize) {
+        if self.weak {
+            return;
+        }
         let queue = ((iova - RAM_BASE) / WINDOW) as usize;
         let q = &mut self.queues[queue];
         if let Some(rx) = q.rx.front().filter(|part| part.epoch == q.device_epoch)
@@ -316,6 +449,18 @@ impl Model {
     /// The device asks the client to write.
     pub fn check_write(&self, iova: u64, data: &[u8]) {
         let queue = ((iova - RAM_BASE) / WINDOW) as usize;
+        if self.weak {
+            let host = self.generation.host_to_soc(iova).unwrap();
+            let held = self.queues[queue].held.iter().any(|held| {
+                host.checked_sub(held.destination).is_some_and(|at| {
+                    held.data
+                        .get(at as usize..at as usize + data.len())
+                        .is_some_and(|held| held == data)
+                })
+            });
+            assert!(held, "writes what it does not hold");
+            return;
+        }
         let (tx, rx) = self.next(queue);
         assert_eq!(
             self.generation.host_address(rx.address),

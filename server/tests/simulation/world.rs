@@ -14,6 +14,8 @@ use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::event::{Event, EventKind, Observer, Scope};
 use neuron_vfio_user::observe::sanitize::{Findings, Mode, Sanitizer};
+use neuron_vfio_user::policy::Adversary;
+use neuron_vfio_user::policy::adversary::Script;
 use neuron_vfio_user::vfio::codec::wire::{self, Header, command, flags};
 use neuron_vfio_user::vfio::codec::{Command, Reply};
 use neuron_vfio_user::vfio::{DmaRequest, Inbox, PciFunction, Progress, Session};
@@ -121,7 +123,12 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(mut random: Random, product: Product, queues: &[(u8, u8)]) -> Self {
+    pub fn new(
+        mut random: Random,
+        product: Product,
+        queues: &[(u8, u8)],
+        script: Option<&Script>,
+    ) -> Self {
         let generation = product.generation();
         let platform = neuron_protocol::generation::Platform::Silicon;
         let function = NeuronFunction::new(Config {
@@ -144,6 +151,11 @@ impl World {
         let mapped = FileOffset::new(file.try_clone().unwrap().into(), 0);
         let ram = MmapRegion::from_file(mapped, RAM_SIZE).unwrap();
         let mut model = Model::new(generation, queues);
+        if let Some(script) = script {
+            let adversary = Adversary::new(script.clone());
+            function.policies_mut().set_adversary(adversary);
+            model.weak = true;
+        }
         for chunk in model.ram.chunks_exact_mut(8) {
             chunk.copy_from_slice(&random.word().to_le_bytes());
         }
@@ -181,13 +193,19 @@ impl World {
         &self.watched.function
     }
 
+    pub const fn function_mut(&mut self) -> &mut NeuronFunction {
+        &mut self.watched.function
+    }
+
     /// One thing happens somewhere.
     pub fn step(&mut self) {
         match self.random.below(10) {
             0 | 1 => self.deliver_to_server(),
             2 | 3 => self.serve(),
             4 | 5 => {
-                self.now += self.random.below(1000);
+                // Naps are longer than work.
+                let unit = if self.model.weak { 64 } else { 1 };
+                self.now += self.random.below(1000) * unit;
                 self.watched.function.tick(Duration::from_nanos(self.now));
                 self.watched.run();
                 self.follow();

@@ -5,6 +5,7 @@ use neuron_protocol::marker::MARKER;
 use neuron_protocol::registers::Direction;
 
 use super::{Pair, Step};
+use crate::observe::event::EventKind;
 use crate::policy::{Corruption, Point, Tear, Verdict};
 use crate::udma::context::Context;
 use crate::udma::late::{LateWrite, When};
@@ -113,11 +114,15 @@ impl Pair {
             Verdict::Delay(by) if by > Duration::ZERO => {
                 let until = cx.now.saturating_add(by);
                 self.policed().hold = Some(Hold(until));
+                self.emit(cx, EventKind::Due { at: until });
                 Asked::Wait(Step::Until(until))
             }
-            Verdict::Stall(by) => Asked::Wait(Step::Stall(
-                by.map_or(Duration::MAX, |by| cx.now.saturating_add(by)),
-            )),
+            Verdict::Stall(Some(by)) => {
+                let until = cx.now.saturating_add(by);
+                self.emit(cx, EventKind::Due { at: until });
+                Asked::Wait(Step::Stall(until))
+            }
+            Verdict::Stall(None) => Asked::Wait(Step::Stall(Duration::MAX)),
             other => Asked::Verdict(other),
         }
     }

@@ -7,6 +7,7 @@ mod ask;
 mod clock;
 mod prefetch;
 mod stream;
+mod weak;
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::observe::recorder::Recorder;
 use ask::Policed;
 use clock::Clock;
 use stream::{Rx, Tx};
+use weak::Weak;
 
 /// How a step ended.
 #[derive(Debug)]
@@ -55,6 +57,8 @@ enum Pending {
     Have(Vec<u8>),
     /// That many bytes are on their way to the current destination.
     Write { bytes: u32, marker: bool },
+    /// Bytes of the window are on their way.
+    Land,
 }
 
 /// Both rings of a queue and the stream between them.
@@ -89,6 +93,8 @@ pub struct Pair {
     pub wakes_at: Option<Duration>,
     /// When its work is done in model time.
     clock: Clock,
+    /// What an adversary lets it do; nothing on a device without one.
+    weak: Option<Box<Weak>>,
     /// The last doorbell: when, which ring, how many.
     pub last_doorbell: Option<(Duration, Direction, u32)>,
     /// Its last events.
@@ -116,6 +122,7 @@ impl Pair {
             queued: false,
             wakes_at: None,
             clock: Clock::default(),
+            weak: None,
             last_doorbell: None,
             recorder: Recorder::default(),
         }
@@ -151,7 +158,7 @@ impl Pair {
     pub const fn awaits(&self) -> bool {
         matches!(
             self.pending,
-            Pending::Fetch(_) | Pending::Read | Pending::Write { .. }
+            Pending::Fetch(_) | Pending::Read | Pending::Write { .. } | Pending::Land
         )
     }
 
@@ -169,6 +176,9 @@ impl Pair {
         self.pending = Pending::None;
         self.clock.reset();
         self.policed = None;
+        self.weak = None;
+        self.m2s.keep_up();
+        self.s2m.keep_up();
         self.ring_mut(direction).reset()
     }
 
@@ -183,6 +193,7 @@ impl Pair {
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
         cx.totals.doorbells += 1;
+        self.weaken(cx);
         self.last_doorbell = Some((cx.now, direction, count));
         let ring = self.ring_mut(direction);
         let (length, outstanding) = (ring.length(), ring.outstanding);
@@ -225,6 +236,7 @@ impl Pair {
             return Step::Until(until);
         }
         let result = match std::mem::take(&mut self.pending) {
+            Pending::None if self.is_weak() => self.weak_step(limits, most, cx),
             Pending::None => self.advance(limits, most, cx),
             Pending::Have(bytes) if !self.stopped() => self.put(bytes, limits, cx),
             awaiting => {
@@ -235,7 +247,10 @@ impl Pair {
         if let Ok(Step::Request(request)) = &result {
             self.asked = request.place();
         }
-        result.unwrap_or_else(Step::Fault)
+        result.unwrap_or_else(|fault| {
+            self.lose_window();
+            Step::Fault(fault)
+        })
     }
 
     /// Takes the answer to a [`Request`].
@@ -252,10 +267,16 @@ impl Pair {
         let bytes = match reply {
             Ok(bytes) => bytes,
             Err(kind) => {
+                let landing = self.landing();
+                self.lose_window();
                 let (direction, index, address) = match pending {
                     Pending::Fetch(direction) => {
                         let ring = self.ring(direction);
                         (direction, ring.head.index, ring.address_of(ring.head.index))
+                    }
+                    Pending::Land => {
+                        let (index, address) = landing.unwrap_or_default();
+                        (Direction::S2m, index, address)
                     }
                     Pending::Write { .. } => (
                         Direction::S2m,
@@ -275,6 +296,7 @@ impl Pair {
             Pending::Fetch(direction) => return self.fetched(direction, &bytes, limits, cx),
             Pending::Read => self.pending = Pending::Have(bytes),
             Pending::Write { bytes, marker } => self.landed(bytes, marker, cx),
+            Pending::Land => self.complete_landing(cx),
             other => self.pending = other,
         }
         Ok(())
@@ -283,11 +305,11 @@ impl Pair {
     fn advance(&mut self, limits: Limits, most: u32, cx: &mut Context<'_>) -> Result<Step, Fault> {
         // Buffers are prefetched as soon as they are rung for, with or without a source (seed §3: rx-only trigger).
         for direction in [Direction::S2m, Direction::M2s] {
-            let ring = self.ring(direction);
-            if ring.fetched.is_empty()
-                && ring.cfg.prefetch()
-                && let Some((address, count)) = ring.next_fetch()
+            if self.fetches(direction, cx)
+                && self.ring(direction).cfg.prefetch()
+                && let Some((address, count)) = self.ring(direction).next_fetch()
             {
+                let count = self.fetch_count(direction, count, cx);
                 return self.fetch(direction, address, count, limits, cx);
             }
         }

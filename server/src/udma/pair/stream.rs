@@ -20,6 +20,14 @@ pub(super) struct Tx {
     pub(super) left: u32,
     pub(super) last: bool,
     pub(super) interrupt: bool,
+    pub(super) order: Order,
+}
+
+/// How a source descriptor is ordered against others.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) write_barrier: bool,
+    pub(super) dmb: bool,
 }
 
 /// A destination descriptor in use.
@@ -29,6 +37,7 @@ pub(super) struct Rx {
     pub(super) address: u64,
     pub(super) left: u32,
     pub(super) interrupt: bool,
+    pub(super) strong_order: bool,
 }
 
 impl Pair {
@@ -87,6 +96,10 @@ impl Pair {
             left: len_ctrl.byte_length(),
             last: len_ctrl.last(),
             interrupt: len_ctrl.interrupt(),
+            order: Order {
+                write_barrier: descriptor.meta_ctrl().write_barrier(),
+                dmb: len_ctrl.dmb(),
+            },
         })
     }
 
@@ -99,6 +112,7 @@ impl Pair {
             address: descriptor.destination(),
             left: len_ctrl.byte_length(),
             interrupt: len_ctrl.interrupt(),
+            strong_order: len_ctrl.strong_order() && cx.memory.generation().strong_order,
         }
     }
 
@@ -109,12 +123,15 @@ impl Pair {
         most: u32,
         cx: &mut Context<'_>,
     ) -> Result<Step, Fault> {
+        if self.must_drain() {
+            return self.land(limits, cx);
+        }
         let (Some(tx), Some(rx)) = (&self.tx, &self.rx) else {
             return Ok(Step::Blocked);
         };
         let (source, destination) = (tx.address, rx.address);
         let left = tx.left.min(rx.left);
-        let whole = left.min(most.max(1));
+        let whole = self.packet_bytes(source, destination, left.min(most.max(1)));
         if self.unasked(cx)
             && let Ok(word) = peek(source, left, cx)
             && let Permit::End(step) = self.permit(word, cx)?
@@ -132,7 +149,7 @@ impl Pair {
         };
         let bytes = to.len();
         match (from.truncated(bytes), to) {
-            (Target::Memory(from), Target::Memory(to)) if !self.is_twisted() => {
+            (Target::Memory(from), Target::Memory(to)) if !self.is_twisted() && !self.is_weak() => {
                 if cx.audits() {
                     self.audit_poll(&from, &to, cx);
                 }
@@ -226,6 +243,9 @@ impl Pair {
                 return Ok(Step::Progress { bytes });
             }
         }
+        if self.is_weak() {
+            return Ok(self.hold(&data, bytes, cx));
+        }
         let marker = data == MARKER.to_le_bytes();
         let to = to.truncated(data.len());
         match to {
@@ -312,16 +332,15 @@ impl Pair {
             },
         );
         if marker {
-            cx.late.marker(self.engine, self.queue, cx.now);
-            cx.totals.markers += 1;
-            self.record(
-                cx,
-                EventKind::Marker {
-                    tx: tx_index,
-                    address: destination,
-                },
-            );
+            self.marked(tx_index, destination, cx);
         }
+    }
+
+    /// The marker has landed.
+    pub(super) fn marked(&mut self, tx: u32, address: u64, cx: &mut Context<'_>) {
+        cx.late.marker(self.engine, self.queue, cx.now);
+        cx.totals.markers += 1;
+        self.record(cx, EventKind::Marker { tx, address });
     }
 
     /// Memory that the client took away in the middle of an access.

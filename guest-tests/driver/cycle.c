@@ -58,6 +58,15 @@ static void nt_budget(const struct nt_dev *nd, u32 count, bool async, bool d2d, 
 	*polls = budget / NP_BUDGET_POLL_US + 1;
 }
 
+/* How long a batch of @count may take that has as much as a ring holds of other copies in front of it. */
+u64 nt_budget_us(const struct nt_dev *nd, u32 count)
+{
+	u64 first, polls;
+
+	nt_budget(nd, count + 2 * (NP_BATCH_DATA + 1), true, false, &first, &polls);
+	return first + polls * NP_BUDGET_POLL_US;
+}
+
 static void nt_arm(struct nt_context *ctx)
 {
 	WRITE_ONCE(ctx->marker[NP_MARKER_SOURCE / 4], NP_MARKER);
@@ -67,9 +76,16 @@ static void nt_arm(struct nt_context *ctx)
 /* The last pair of a batch: copies the marker word beside itself. */
 int nt_stage_marker(struct nt_h2t *h2t, struct nt_context *ctx, enum nt_barrier barrier)
 {
+	struct nt_ring *rx = &h2t->queue->rx;
+	int ret;
+
 	nt_arm(ctx);
-	return nt_ring_stage(h2t->queue, ctx->marker_address + NP_MARKER_SOURCE,
-			     ctx->marker_address + NP_MARKER_POLL, NP_MARKER_SIZE, barrier);
+	ret = nt_ring_stage(h2t->queue, ctx->marker_address + NP_MARKER_SOURCE,
+			    ctx->marker_address + NP_MARKER_POLL, NP_MARKER_SIZE, barrier);
+	/* Nothing waits for the interrupt: it is only counted. */
+	if (!ret && h2t->engine == h2t->nd->irq_engine)
+		rx->desc[(rx->next_desc - 1) & rx->mask].len_ctrl |= cpu_to_le32(NP_LEN_INTERRUPT);
+	return ret;
 }
 
 /*
@@ -88,7 +104,8 @@ int nt_wait_marker(struct nt_h2t *h2t, struct nt_context *ctx, bool async)
 		ctx->lost = false;
 		return -EIO;
 	}
-	nt_budget(nd, ctx->count, async, ctx->d2d, &first, &polls);
+	/* Copies that go on by themselves may be in front. */
+	nt_budget(nd, ctx->count + ctx->ahead, async, ctx->d2d, &first, &polls);
 	nt_delay(first);
 	for (i = 0; i <= polls; i++) {
 		if (READ_ONCE(ctx->marker[NP_MARKER_POLL / 4]) == NP_MARKER) {
@@ -145,6 +162,7 @@ static int nt_batch(struct nt_h2t *h2t, struct nt_context *ctx, u64 *src, u64 *d
 	if (!ret)
 		ret = nt_stage_marker(h2t, ctx, NT_BARRIER_NONE);
 	ctx->count = pending + 1;
+	ctx->ahead = h2t->async.descriptors;
 	if (!ret)
 		ret = nt_ring_start(h2t->engine, h2t->qid, ctx->count, ctx->count);
 	if (ret)

@@ -31,13 +31,16 @@ void nt_h2t_reset(struct nt_h2t *h2t)
 		h2t->context[i].lost = h2t->context[i].in_use;
 	for (i = 0; i < ARRAY_SIZE(h2t->window); i++)
 		h2t->window[i].lost = h2t->window[i].in_use;
+	nt_async_lose(h2t);
 }
 
 /* Takes queue @qid of the core's top engine, which is free. Undone by nt_h2t_cleanup(), also after a failure. */
 static int nt_h2t_setup(struct nt_h2t *h2t, struct nt_dev *nd, u32 core, u32 qid)
 {
-	struct nt_chunk **chunks[] = { &h2t->queue->tx_chunk, &h2t->queue->rx_chunk, &h2t->markers };
-	u64 sizes[] = { NP_H2T_ALLOCATED * NP_DESC_SIZE, NP_H2T_ALLOCATED * NP_DESC_SIZE, PAGE_SIZE };
+	struct nt_chunk **chunks[] = { &h2t->queue->tx_chunk, &h2t->queue->rx_chunk, &h2t->markers,
+				       &h2t->async.markers };
+	u64 sizes[] = { NP_H2T_ALLOCATED * NP_DESC_SIZE, NP_H2T_ALLOCATED * NP_DESC_SIZE, PAGE_SIZE,
+			NT_ASYNC_WINDOWS * NP_MARKER_SLOT };
 	u32 i;
 
 	for (i = 0; i < ARRAY_SIZE(chunks); i++) {
@@ -70,6 +73,7 @@ static void nt_h2t_attach(struct nt_h2t *h2t, struct nt_dev *nd, struct nt_file 
 {
 	kref_init(&h2t->ref);
 	mutex_init(&h2t->lock);
+	nt_async_init(h2t);
 	h2t->nd = nd;
 	h2t->owner = owner;
 	h2t->core = core;
@@ -91,6 +95,9 @@ static void nt_h2t_cleanup(struct nt_h2t *h2t)
 	if (h2t->markers)
 		nt_chunk_put(h2t->markers);
 	h2t->markers = NULL;
+	if (h2t->async.markers)
+		nt_chunk_put(h2t->async.markers);
+	h2t->async.markers = NULL;
 	if (h2t->completions) {
 		struct nt_chunk *ring = h2t->completions;
 
@@ -146,7 +153,9 @@ static void nt_h2t_close(struct nt_h2t *h2t)
 	mutex_lock(&h2t->engine->lock);
 	nt_queue_retire(h2t->engine, h2t->qid, put);
 	mutex_unlock(&h2t->engine->lock);
+	nt_async_lose(h2t);
 	mutex_unlock(&h2t->lock);
+	nt_async_stop(h2t);
 	nt_chunk_put_pair(put);
 	nt_h2t_cleanup(h2t);
 	nt_h2t_put(h2t);

@@ -117,6 +117,8 @@ struct np_desc {
 #define NP_Q_GATED { 0x28, 0x2c, 0x44, 0x48, 0x38 }
 
 /* Interrupt controller, from a group */
+#define NP_IOFIC_RX 0x38040
+#define NP_IOFIC_CAUSE 0x0
 #define NP_IOFIC_MASK_CLEAR 0x18
 #define NP_IOFIC_CONTROL 0x28
 #define NP_IOFIC_ABORT_MASK 0x30

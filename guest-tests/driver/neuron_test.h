@@ -27,6 +27,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/rwsem.h>
+#include <linux/uaccess.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -155,17 +156,68 @@ enum {
  * struct nt_context - one transfer in flight on a driver ring
  * @marker: its slot: source word, then the word that is polled
  * @count: descriptors rung, marker included
+ * @ahead: descriptors in front of them that others wait for
  */
 struct nt_context {
 	u32 *marker;
 	u64 marker_address;
 	u32 count;
+	u32 ahead;
 	bool in_use;
 	bool d2d;
 	bool lost;	/* its ring was reset under it */
 	struct nt_file *owner;
 	struct nt_chunk *src;
 	struct nt_chunk *dst;
+};
+
+#define NT_WINDOW_PAGES 64
+
+/**
+ * struct nt_window - pages pinned for one trigger
+ * @pinned: pages in @pages
+ * @mapped: of which have a bus address in @dma
+ */
+struct nt_window {
+	struct page *pages[NT_WINDOW_PAGES];
+	dma_addr_t dma[NT_WINDOW_PAGES];
+	u32 pinned;
+	u32 mapped;
+	u64 buffer;
+	u64 bytes;
+};
+
+/* Windows in flight on a ring: one for each entry of its completion ring if each request is small. */
+#define NT_ASYNC_WINDOWS NP_COMPL_QUEUE_CAPACITY
+/* What they may take of it: three full batches of other copies always fit beside them. */
+#define NT_ASYNC_DESCRIPTORS (NP_H2T_ALLOCATED - NP_RING_GUARD - 3 * (NP_BATCH_DATA + 1))
+
+/**
+ * struct nt_async - copies on a ring that nobody waits for in the kernel but its thread
+ *
+ * All of it under the ring's lock.
+ *
+ * @flights: windows in flight, oldest first
+ * @room: whoever has to wait for one of them to end
+ * @markers: one slot for each window
+ * @windows: in flight
+ * @descriptors: of theirs
+ * @next_slot: of @markers
+ * @accepted: requests, each with an entry of the completion ring set aside
+ * @posted: of which are in it
+ * @user: the one open file that may use it
+ */
+struct nt_async {
+	struct work_struct work;
+	struct list_head flights;
+	wait_queue_head_t room;
+	struct nt_chunk *markers;
+	u32 windows;
+	u32 descriptors;
+	u32 next_slot;
+	u32 accepted;
+	u32 posted;
+	struct nt_file *user;
 };
 
 /**
@@ -187,7 +239,7 @@ struct nt_h2t {
 	struct nt_context context[NT_CTX_COUNT];
 	struct nt_context window[2];	/* zero copy */
 	struct nt_chunk *completions;	/* mapped by user space */
-	u32 compl_tail;
+	struct nt_async async;
 };
 
 struct nt_channel {
@@ -260,7 +312,12 @@ struct nt_dev {
 	struct list_head notifications;
 
 	struct workqueue_struct *async_queue;
-	atomic_t async_count;
+	wait_queue_head_t async_wait;	/* a file's last asynchronous copy is over */
+
+	struct nt_engine *irq_engine;	/* NULL: the device has no MSI-X */
+	int irq;
+	atomic_t interrupts;
+
 	struct address_space *mapping;
 };
 
@@ -326,6 +383,7 @@ int nt_ring_stage(struct nt_queue *queue, u64 src, u64 dst, u32 bytes, enum nt_b
 
 /* cycle.c */
 int nt_stage_marker(struct nt_h2t *h2t, struct nt_context *ctx, enum nt_barrier barrier);
+u64 nt_budget_us(const struct nt_dev *nd, u32 count);
 int nt_wait_marker(struct nt_h2t *h2t, struct nt_context *ctx, bool async);
 int nt_copy(struct nt_dev *nd, u32 core, u64 src, u64 dst, u64 size, bool d2d);
 int nt_copy_chunks(struct nt_dev *nd, struct nt_chunk *src, struct nt_chunk *dst, u64 src_offset,
@@ -351,6 +409,10 @@ int nt_h2t_free_queues(struct nt_file *file, void __user *user);
 void nt_h2t_release_owned(struct nt_file *file);
 
 /* zerocopy.c */
+int nt_window_pin(struct nt_dev *nd, struct nt_window *window, u64 buffer, u64 size, bool to_device);
+void nt_window_unpin(struct nt_dev *nd, struct nt_window *window, bool to_device);
+int nt_window_start(struct nt_h2t *h2t, struct nt_context *ctx, struct nt_window *window, u64 device,
+		    bool to_device, bool last);
 int nt_zerocopy(struct nt_h2t *h2t, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size,
 		bool to_device);
 int nt_bar4_write(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u64 buffer, u64 size);
@@ -358,7 +420,21 @@ int nt_bar4_write(struct nt_dev *nd, struct nt_chunk *chunk, u64 offset, u64 buf
 /* async.c */
 int nt_zerocopy_batches(struct nt_file *file, void __user *user);
 int nt_completion_queues(struct nt_file *file, void __user *user);
+void nt_async_init(struct nt_h2t *h2t);
+void nt_async_lose(struct nt_h2t *h2t);
+void nt_async_stop(struct nt_h2t *h2t);
 void nt_async_drain(struct nt_file *file);
+void nt_async_release(struct nt_file *file);
+
+/* irq.c */
+int nt_irq_init(struct nt_dev *nd);
+void nt_irq_exit(struct nt_dev *nd);
+
+/* alloc.c, copy.c, device.c: requests by subject */
+long nt_ioctl_alloc(struct nt_file *file, unsigned int cmd, void __user *user);
+long nt_ioctl_copy(struct nt_file *file, unsigned int cmd, void __user *user);
+long nt_ioctl_device(struct nt_file *file, unsigned int cmd, void __user *user);
+long nt_ioctl_misc(struct nt_dev *nd, unsigned int cmd, void __user *user);
 
 /* mem.c */
 int nt_mem_init(struct nt_dev *nd);
@@ -397,7 +473,13 @@ int nt_cdev_init(void);
 void nt_cdev_exit(void);
 int nt_cdev_add(struct nt_dev *nd);
 void nt_cdev_del(struct nt_dev *nd);
+int nt_cdev_bdf(u32 node, struct np_device_bdf_ext *bdf);
 struct nt_dev *nt_dev_alloc(struct pci_dev *pdev);
+
+static inline int nt_copy_out(void __user *user, const void *from, size_t size)
+{
+	return copy_to_user(user, from, size) ? -EFAULT : 0;
+}
 
 static inline u32 nt_misc_read(struct nt_dev *nd, u32 reg)
 {

@@ -97,6 +97,7 @@ static void nt_teardown(struct nt_dev *nd)
 		unmap_mapping_range(nd->mapping, 0, 0, 1);
 	nt_reset_exit(nd);
 	pci_clear_master(nd->pdev);
+	nt_irq_exit(nd);
 	nt_h2t_free(nd);
 	nt_mailbox_exit(nd);
 	nt_mem_exit(nd);
@@ -111,7 +112,7 @@ static int nt_setup(struct nt_dev *nd)
 {
 	int ret = nt_map_registers(nd);
 
-	nd->async_queue = alloc_ordered_workqueue("neuron_async", 0);
+	nd->async_queue = alloc_workqueue("neuron_async", WQ_UNBOUND, 0);
 	if (!ret && !nd->async_queue)
 		ret = -ENOMEM;
 
@@ -123,6 +124,8 @@ static int nt_setup(struct nt_dev *nd)
 		ret = nt_mem_init(nd);
 	if (!ret)
 		ret = nt_h2t_alloc(nd);
+	if (!ret)
+		ret = nt_irq_init(nd);
 	if (!ret)
 		ret = nt_mailbox_init(nd);
 	if (!ret)

@@ -11,23 +11,7 @@
 
 #include "neuron_test.h"
 
-#define NT_WINDOW_PAGES 64
-
-/**
- * struct nt_window - pages pinned for one trigger
- * @pinned: pages in @pages
- * @mapped: of which have a bus address in @dma
- */
-struct nt_window {
-	struct page *pages[NT_WINDOW_PAGES];
-	dma_addr_t dma[NT_WINDOW_PAGES];
-	u32 pinned;
-	u32 mapped;
-	u64 buffer;
-	u64 bytes;
-};
-
-static void nt_window_unpin(struct nt_dev *nd, struct nt_window *window, bool to_device)
+void nt_window_unpin(struct nt_dev *nd, struct nt_window *window, bool to_device)
 {
 	enum dma_data_direction dir = to_device ? DMA_TO_DEVICE : DMA_FROM_DEVICE;
 	u32 i;
@@ -39,7 +23,7 @@ static void nt_window_unpin(struct nt_dev *nd, struct nt_window *window, bool to
 	window->pinned = 0;
 }
 
-static int nt_window_pin(struct nt_dev *nd, struct nt_window *window, u64 buffer, u64 size, bool to_device)
+int nt_window_pin(struct nt_dev *nd, struct nt_window *window, u64 buffer, u64 size, bool to_device)
 {
 	enum dma_data_direction dir = to_device ? DMA_TO_DEVICE : DMA_FROM_DEVICE;
 	u64 offset = offset_in_page(buffer);
@@ -83,8 +67,8 @@ static u32 nt_window_run(const struct nt_window *window, u64 done, dma_addr_t *a
 	return min3(run, window->bytes - done, (u64)NP_MAX_DESC_LENGTH);
 }
 
-static int nt_window_start(struct nt_h2t *h2t, struct nt_context *ctx, struct nt_window *window,
-			   u64 device, bool to_device, bool last)
+int nt_window_start(struct nt_h2t *h2t, struct nt_context *ctx, struct nt_window *window, u64 device,
+		    bool to_device, bool last)
 {
 	bool sow = h2t->nd->values->strong_order;
 	u64 done = 0;
@@ -106,6 +90,7 @@ static int nt_window_start(struct nt_h2t *h2t, struct nt_context *ctx, struct nt
 	if (!ret)
 		ret = nt_stage_marker(h2t, ctx, sow && last ? NT_BARRIER_SOW : NT_BARRIER_NONE);
 	ctx->count = count + 1;
+	ctx->ahead = h2t->async.descriptors;
 	if (!ret)
 		ret = nt_ring_start(h2t->engine, h2t->qid, ctx->count, ctx->count);
 	if (ret)

@@ -7,7 +7,7 @@
 //! the function that fills it in takes the memory as a slice borrowed for the whole call (exclusively
 //! where the driver writes), and passes the slice's own length in the unit the driver counts in. No
 //! request used here keeps a user pointer after it returned: asynchronous copies are between chunks,
-//! and zero copy unpins the user's pages before it returns.
+//! and zero copy unpins the user's pages before it returns; only [`zero_copy_batch`] may go on, and says so.
 use std::fmt;
 use std::fs::File;
 
@@ -381,38 +381,46 @@ pub fn zero_copy(
     unsafe { call(file, abi::MEM_BUF_ZEROCOPY64, &mut argument) }
 }
 
-/// One batch of zero copies to the device, each of `ops` with its offset. With `sequence_num` 0 done on return.
+/// Batches of zero copies to the device in one request, each copy with its offset. With `sequence_num` 0 done on return;
+/// `queue` -1 is the core's own.
 ///
 /// # Safety
-/// Otherwise the buffers must stay until the completion came.
+/// Otherwise the buffers must stay until the completion came, or this process ended.
 pub unsafe fn zero_copy_batch(
     file: &File,
     mem_handle: u64,
-    ops: &[(u64, &[u8])],
+    batches: &[&[(u64, &[u8])]],
     sequence_num: u64,
     context: u64,
+    h2t_qid: i32,
 ) -> Result<(), Refused> {
-    let ops: Vec<_> = ops
+    let ops: Vec<Vec<_>> = batches
         .iter()
-        .map(|(offset, bytes)| abi::TensorBatchOp {
-            offset: *offset,
-            size: length(bytes),
-            buffer: address(bytes.as_ptr()),
+        .map(|batch| {
+            let op = |(offset, bytes): &(u64, &[u8])| abi::TensorBatchOp {
+                offset: *offset,
+                size: length(bytes),
+                buffer: address(bytes.as_ptr()),
+            };
+            batch.iter().map(op).collect()
         })
         .collect();
-    let batch = abi::MemcpyBatch {
-        mem_handle,
-        ops_ptr: address(ops.as_ptr()),
-        num_ops: u32::try_from(ops.len()).unwrap_or(u32::MAX),
-        context,
-        ..Default::default()
-    };
+    let batches: Vec<_> = ops
+        .iter()
+        .map(|ops| abi::MemcpyBatch {
+            mem_handle,
+            ops_ptr: address(ops.as_ptr()),
+            num_ops: u32::try_from(ops.len()).unwrap_or(u32::MAX),
+            context,
+            ..Default::default()
+        })
+        .collect();
     let mut argument = abi::MemBufZerocopy64Batches {
         sequence_num,
-        batches_ptr: address(&raw const batch),
-        num_batches: 1,
+        batches_ptr: address(batches.as_ptr()),
+        num_batches: u32::try_from(batches.len()).unwrap_or(u32::MAX),
         is_copy_to_device: 1,
-        h2t_qid: -1,
+        h2t_qid,
         ..Default::default()
     };
     // SAFETY: the arrays live until the call returns, which is when the driver has read them; the caller vouches for

@@ -28,6 +28,7 @@
 mod boot;
 mod canvas;
 mod cmdline;
+mod completions;
 mod device;
 mod ioctl;
 mod job;

@@ -280,6 +280,9 @@ fn registers(out: &mut String) -> fmt::Result {
     writeln!(out, "#define NP_Q_GATED {{ {} }}", gated.join(", "))?;
 
     section(out, "Interrupt controller, from a group")?;
+    // The second of the primary groups.
+    hex(out, "IOFIC_RX", engine::GEN + iofic::GROUP_STRIDE)?;
+    hex(out, "IOFIC_CAUSE", iofic::CAUSE)?;
     hex(out, "IOFIC_MASK_CLEAR", iofic::MASK_CLEAR)?;
     hex(out, "IOFIC_CONTROL", iofic::CONTROL)?;
     hex(out, "IOFIC_ABORT_MASK", iofic::ABORT_MASK)?;

@@ -13,6 +13,7 @@ mod engine_state;
 mod gate;
 mod h2t_queues;
 mod info;
+mod interrupts;
 mod latency;
 mod mailbox;
 mod memset;
@@ -28,6 +29,7 @@ mod state_buffer;
 mod user_ring;
 mod zero_copy;
 mod zero_copy_batch;
+mod zero_copy_many;
 
 use std::time::Duration;
 
@@ -206,6 +208,14 @@ pub const ALL: &[Scenario] = &[
         "many zero copies in one call, now and with completions posted to a mapped ring",
         zero_copy_batch::run,
     ),
+    slow(
+        180,
+        each(
+            "zero_copy_many",
+            "a full completion ring in flight, processes that end with copies in flight, two at once",
+            zero_copy_many::run,
+        ),
+    ),
     each(
         "h2t_queues",
         "extra driver queues, allocated, used and freed",
@@ -240,6 +250,11 @@ pub const ALL: &[Scenario] = &[
         "notifications",
         "a notification queue created, its memory and registers read back",
         notifications::run,
+    ),
+    each(
+        "interrupts",
+        "MSI-X, where the device has it: a vector for each copy that asks for one",
+        interrupts::run,
     ),
     each(
         "mailbox",
@@ -322,6 +337,16 @@ pub const SELF_TESTS: &[Scenario] = &[
         "self_abort",
         "aborts an engine of the last device on purpose, while the others copy",
         abort_one::run,
+    ),
+    on_purpose(
+        zero_copy_many::PEER,
+        "the other process of zero_copy_many",
+        zero_copy_many::peer,
+    ),
+    on_purpose(
+        zero_copy_many::LEAVER,
+        "dies on purpose with copies in flight",
+        zero_copy_many::leave,
     ),
 ];
 

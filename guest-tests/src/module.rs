@@ -21,6 +21,8 @@ pub struct Module {
     pub version: Option<String>,
     /// Kernel release, first word of `vermagic`.
     pub release: String,
+    /// Names of its parameters.
+    pub parameters: BTreeSet<String>,
 }
 
 impl Module {
@@ -79,11 +81,20 @@ impl Module {
             .to_owned();
         let name = field("name").context("its .modinfo has no name")?;
         let version = field("version");
+        let parameters = info
+            .split(|byte| *byte == 0)
+            .filter_map(|entry| {
+                let text = std::str::from_utf8(entry).ok()?;
+                let (name, _) = text.strip_prefix("parmtype=")?.split_once(':')?;
+                Some(name.to_owned())
+            })
+            .collect();
         Ok(Self {
             bytes,
             name,
             version,
             release,
+            parameters,
         })
     }
 
@@ -98,6 +109,39 @@ impl Module {
             .filter_map(|s| s.data().ok())
             .flat_map(|data| pci_entries(data, vendor))
             .collect()
+    }
+
+    /// Refuses parameters that the module does not have: the kernel loads it all the same and says so in its log alone.
+    ///
+    /// # Errors
+    /// Names the parameter and those that there are.
+    pub fn check_parameters(&self, arguments: &str) -> Result<()> {
+        // To the kernel a dash in a name is an underscore.
+        let plain = |name: &str| name.replace('-', "_");
+        for argument in arguments.split_whitespace() {
+            let name = argument.split('=').next().unwrap_or(argument);
+            // The kernel's own, which every module takes.
+            let common = ["async_probe", "dyndbg"];
+            if common.contains(&plain(name).as_str())
+                || self
+                    .parameters
+                    .iter()
+                    .any(|known| plain(known) == plain(name))
+            {
+                continue;
+            }
+            let known: Vec<&str> = self.parameters.iter().map(String::as_str).collect();
+            bail!(
+                "--driver-args: module {} has no parameter {name:?}; it has {}",
+                self.name,
+                if known.is_empty() {
+                    "none".to_owned()
+                } else {
+                    known.join(", ")
+                }
+            );
+        }
+        Ok(())
     }
 
     /// Refuses a module that this kernel would not load.
@@ -175,6 +219,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn parameters_that_the_module_does_not_have_are_refused() {
+        let file = module_file(
+            "1\0parmtype=dup_helper_enable:int\0parm=x:text\0parmtype=wc_en:int",
+            &[],
+        );
+        let module = Module::parse(file).unwrap();
+        for fine in ["", "wc_en=1 dup-helper-enable=0", "dyndbg=+p wc_en"] {
+            module.check_parameters(fine).unwrap();
+        }
+        let error = module.check_parameters("wc_en=1 wc_enn=0").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--driver-args: module neuron has no parameter \"wc_enn\"; it has dup_helper_enable, wc_en"
+        );
+    }
+
+    #[test]
     fn files_that_are_no_module_are_told_apart() {
         let say = |bytes: &[u8]| format!("{:#}", Module::parse(bytes.to_vec()).unwrap_err());
         assert!(say(b"hello").contains("magic") || !say(b"hello").is_empty());
@@ -190,6 +251,7 @@ pub(crate) mod tests {
             name: "m".into(),
             version: None,
             release: "6.12.1".into(),
+            parameters: BTreeSet::new(),
         };
         module.check_release(Path::new("m.ko"), "6.12.1").unwrap();
         let error = module

@@ -106,6 +106,7 @@ impl GuestOptions {
             let module = Module::open(&path)?;
             (path, module)
         };
+        module.check_parameters(&self.driver_args)?;
         if let Some(release) = &kernel.release {
             module.check_release(&driver, release)?;
         }

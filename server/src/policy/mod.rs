@@ -2,6 +2,7 @@
 //!
 //! Without a policy every verdict is [`Verdict::Proceed`] and the points cost a branch.
 pub mod adversary;
+pub mod fault;
 mod operate;
 mod point;
 pub mod timing;
@@ -11,6 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use adversary::Adversary;
+pub use fault::Faults;
 pub use operate::{MAX_NOTIFICATION, NotificationBlock, Notify, Operate, Posted};
 pub use point::Point;
 pub use timing::Timing;
@@ -34,6 +36,7 @@ pub enum Loss {
 /// The policies of a device, in the order in which they are asked.
 #[derive(Default)]
 pub struct Policies {
+    faults: Option<Box<Faults>>,
     list: Vec<Box<dyn Policy>>,
     timing: Option<Timing>,
     loss: Option<Loss>,
@@ -46,9 +49,24 @@ impl Policies {
         self.list.push(policy);
     }
 
+    /// Installs faults on purpose, which are asked first; `None` is none.
+    pub fn set_faults(&mut self, faults: Option<Faults>) {
+        self.faults = faults.map(Box::new);
+    }
+
+    /// The faults on purpose.
+    pub fn faults(&self) -> Option<&Faults> {
+        self.faults.as_deref()
+    }
+
+    /// The faults on purpose.
+    pub fn faults_mut(&mut self) -> Option<&mut Faults> {
+        self.faults.as_deref_mut()
+    }
+
     /// Nobody would be asked.
     pub const fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.is_empty() && self.faults.is_none()
     }
 
     /// Asks all of them, so that each sees everything. The first that wants more than a delay has its way, else the
@@ -62,11 +80,13 @@ impl Policies {
 
     #[inline(never)]
     fn ask(&mut self, now: Duration, point: &Point) -> Verdict {
+        let fault = self.faults.as_mut();
+        let fault = fault.map_or(Verdict::Proceed, |faults| faults.judge(now, point));
         let verdict = self
             .list
             .iter_mut()
             .map(|policy| policy.judge(now, point))
-            .fold(Verdict::Proceed, stronger);
+            .fold(fault, stronger);
         match verdict {
             Verdict::Remove => self.loss = Some(Loss::Removed),
             Verdict::Disconnect => self.loss = Some(Loss::Disconnected),

@@ -1,4 +1,6 @@
 //! The points at which policies are asked.
+use std::fmt;
+
 use neuron_protocol::registers::Direction;
 
 /// A point at which a policy is asked, before the thing happens. Addresses are as the engine sees them.
@@ -94,6 +96,43 @@ impl Point {
         match *self {
             Self::Doorbell { direction, .. } | Self::Fetch { direction, .. } => Some(direction),
             _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((engine, queue)) = self.queue() {
+            write!(f, "eng {engine} q{queue} ")?;
+        }
+        match self {
+            Self::Doorbell {
+                direction, count, ..
+            } => write!(f, "doorbell {direction} +{count}"),
+            Self::Fetch {
+                direction,
+                index,
+                count,
+                ..
+            } => write!(f, "fetch {direction} {index}..+{count}"),
+            Self::Copy {
+                tx,
+                rx,
+                source,
+                destination,
+                bytes,
+                ..
+            } => write!(
+                f,
+                "copy tx {tx} -> rx {rx}: {bytes} bytes {source:#x} -> {destination:#x}"
+            ),
+            Self::Marker { tx, address, .. } => write!(f, "marker tx {tx} -> {address:#x}"),
+            Self::Reset { map: None } => f.write_str("reset of the device"),
+            Self::Reset { map: Some(map) } => write!(f, "reset of cores {map:#x}"),
+            Self::Mailbox { command, sequence } => {
+                write!(f, "mailbox command {command} sequence {sequence}")
+            }
+            Self::Register { offset, value } => write!(f, "read of {offset:#x} ({value:#x})"),
         }
     }
 }

@@ -8,6 +8,7 @@ use super::exit::Exit;
 use crate::control::client;
 use crate::control::protocol::{ERROR, Request};
 use crate::observe::report::Detail;
+use crate::policy::fault::Order;
 
 /// Options of `ctl`.
 #[derive(Args, Debug)]
@@ -19,13 +20,18 @@ pub struct CtlArgs {
     #[arg(value_enum)]
     report: Report,
 
-    /// For notify: the block (core, topsp or sdma), which of its kind, the queue (0 to 15), the entry in hexadecimal
-    #[arg(value_name = "BLOCK INDEX QUEUE HEX", num_args = 0..=4)]
+    /// For notify: the block (core, topsp or sdma), which of its kind, the queue (0 to 15), the entry in hexadecimal. For
+    /// fault: add with a scenario or rule, list, or clear
+    #[arg(value_name = "BLOCK INDEX QUEUE HEX|add FAULT|list|clear", num_args = 0..=20)]
     words: Vec<String>,
 
-    /// For notify: routing id of the device; not needed for the only one
+    /// For notify and fault: routing id of the device; not needed for the only one
     #[arg(long, value_name = "ID")]
     device: Option<u8>,
+
+    /// For fault add: take a fault that makes a guest wait for minutes on its platform
+    #[arg(long)]
+    allow_hangs: bool,
 
     /// Print JSON: an array with one object per device
     #[arg(long)]
@@ -66,6 +72,8 @@ enum Report {
     Dump,
     /// Write an entry into a notification queue that the guest's driver has set up, so that what polls it sees one
     Notify,
+    /// Misbehave on purpose: `fault add marker-drop-once`, `fault add on=copy action=drop nth=3`, `fault list`, `fault clear`
+    Fault,
 }
 
 impl CtlArgs {
@@ -79,17 +87,29 @@ impl CtlArgs {
         let detail = match self.report {
             Report::Status => Some(Detail::Status),
             Report::Dump => Some(Detail::Dump),
-            Report::Notify => None,
+            Report::Notify | Report::Fault => None,
         };
         let request = match detail {
             Some(_) if !self.words.is_empty() => {
                 eprintln!(
-                    "error: {:?} is too much: only notify takes more words",
+                    "error: {:?} is too much: only notify and fault take more words",
                     self.words[0]
                 );
                 return Exit::Usage;
             }
             Some(detail) => Request::Report { detail, json },
+            None if matches!(self.report, Report::Fault) => {
+                match self.words.join(" ").parse::<Order>() {
+                    Ok(order) => Request::Fault {
+                        device: self.device,
+                        order: order.allowing_hangs(self.allow_hangs),
+                    },
+                    Err(error) => {
+                        eprintln!("error: fault: {error}");
+                        return Exit::Usage;
+                    }
+                }
+            }
             None => match self.words.join(" ").parse() {
                 Ok(notify) => Request::Notify {
                     device: self.device,

@@ -46,7 +46,7 @@ pub const HELP: &str = "\
 Exit codes:
   0  done; serve: stopped by SIGINT or SIGTERM
   1  could not start, or a check failed (the message names the cause)
-  2  the command line is wrong
+  2  the command line is wrong, or a file that it names (--faults)
   3  serve: a device died; the log has its last state
   4  ctl, probe: nobody answers on the socket
   5  serve --sanitize=fatal: a device was ended because its driver broke a rule (the log names it)

@@ -3,6 +3,7 @@ mod adversary;
 mod ctl;
 mod device;
 mod exit;
+mod faults;
 mod firmware;
 mod interrupts;
 mod probe;

@@ -9,6 +9,7 @@ use tracing::{debug, error, info, warn};
 use super::adversary::AdversaryArgs;
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
+use super::faults::{FaultArgs, Plans};
 use super::firmware::FirmwareArgs;
 use super::interrupts::InterruptArgs;
 use super::record::{RecordArgs, Recordings};
@@ -70,6 +71,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     adversary: AdversaryArgs,
 
+    #[command(flatten)]
+    faults: FaultArgs,
+
     /// Let the guest map device memory (BAR4). Costs latency: with any mappable BAR, QEMU makes every register write wait
     /// for an answer, doorbells included
     #[arg(long)]
@@ -121,6 +125,7 @@ struct Around {
     findings: Vec<Findings>,
     budgets: Budgets,
     recordings: Recordings,
+    plans: Plans,
 }
 
 impl Around {
@@ -170,6 +175,10 @@ impl ServeArgs {
         };
         let firmware = match self.firmware.firmware() {
             Ok(firmware) => firmware,
+            Err(error) => return fail(Exit::Usage, &error),
+        };
+        let plans = match self.faults.plans(&specs) {
+            Ok(plans) => plans,
             Err(error) => return fail(Exit::Usage, &error),
         };
         let budgets = match self.timing.budgets() {
@@ -240,6 +249,7 @@ impl ServeArgs {
             findings: Vec::new(),
             budgets,
             recordings,
+            plans,
         };
         let exit = self.serve(&specs, firmware, listeners, &control, ready, around);
         // The path is gone before whoever waits for the process sees its end.
@@ -326,6 +336,9 @@ impl ServeArgs {
         }
         let budget = self.timing.book(spec, &mut around.budgets);
         function.keep_budget(budget.clone());
+        function
+            .policies_mut()
+            .set_faults(around.plans.faults(spec));
         function.observers_mut().add(Box::new(Narrator));
         let mut parts = Parts::new(spec.routing_id);
         parts.add("budget.json", move || to_json(&budget.report()));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::observe::log::thread_name;
 use crate::observe::report::{Account, Detail, DeviceReport, WireReport};
+use crate::policy::fault::Order;
 use crate::policy::{Notify, Operate, Posted};
 use crate::vfio::{Handle, Listener, PciFunction, ServeError, Server, Settings};
 
@@ -38,6 +39,12 @@ pub trait Device: Send + Sync + 'static {
     /// # Errors
     /// Why not.
     fn notify(&self, notify: Notify, patience: Duration) -> Result<Posted, String>;
+
+    /// Has the device change or show its faults on purpose. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// Why not.
+    fn fault(&self, order: Order, patience: Duration) -> Result<String, String>;
 
     /// Asks the thread to end. Returns at once; may be called again.
     fn stop(&self);
@@ -104,6 +111,27 @@ impl Drop for Waiting {
     }
 }
 
+impl<F: Send + 'static> Running<F> {
+    /// Has the device thread do something between two slices of work.
+    fn operate<R: Send + 'static>(
+        &self,
+        patience: Duration,
+        call: impl FnOnce(&mut F) -> Result<R, String> + Send + 'static,
+    ) -> Result<R, String> {
+        let waiting = Waiting::new(&self.waiting);
+        let waiting = waiting.ok_or("too many requests wait for the device")?;
+        let (sender, receiver) = sync_channel(1);
+        let answer = move |function: &mut F| {
+            // Fails only if nobody waits any more.
+            let _ = sender.send(call(function));
+            drop(waiting);
+        };
+        let gone = "the device thread does not answer; the log may say why";
+        self.handle.send(answer).map_err(|_| gone)?;
+        receiver.recv_timeout(patience).map_err(|_| gone)?
+    }
+}
+
 impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> {
     fn routing_id(&self) -> u8 {
         self.routing_id
@@ -133,17 +161,11 @@ impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> 
     }
 
     fn notify(&self, notify: Notify, patience: Duration) -> Result<Posted, String> {
-        let waiting = Waiting::new(&self.waiting);
-        let waiting = waiting.ok_or("too many requests wait for the device")?;
-        let (sender, receiver) = sync_channel(1);
-        let answer = move |function: &mut F| {
-            // Fails only if nobody waits any more.
-            let _ = sender.send(function.notify(&notify));
-            drop(waiting);
-        };
-        let gone = "the device thread does not answer; the log may say why";
-        self.handle.send(answer).map_err(|_| gone)?;
-        receiver.recv_timeout(patience).map_err(|_| gone)?
+        self.operate(patience, move |function| function.notify(&notify))
+    }
+
+    fn fault(&self, order: Order, patience: Duration) -> Result<String, String> {
+        self.operate(patience, move |function| function.fault(&order))
     }
 
     fn stop(&self) {
@@ -193,6 +215,10 @@ mod tests {
 
     impl Operate for Fragile {
         fn notify(&mut self, _notify: &Notify) -> Result<Posted, String> {
+            Err("nowhere".to_owned())
+        }
+
+        fn fault(&mut self, _order: &Order) -> Result<String, String> {
             Err("nowhere".to_owned())
         }
     }

@@ -1,12 +1,13 @@
 //! The control socket's language: one request line, an answer until end of file.
 //!
-//! `status`, `status json`, `dump`, `dump json`, `notify DEVICE BLOCK INDEX QUEUE HEX` where DEVICE is a routing id or `-`
-//! for the only device. An answer that begins with `error: ` is one.
+//! `status`, `status json`, `dump`, `dump json`, `notify DEVICE BLOCK INDEX QUEUE HEX`, `fault DEVICE list`, `fault DEVICE
+//! clear`, `fault DEVICE add [allow-hangs] FAULT` where DEVICE is a routing id or `-` for the only device. An answer that begins with `error: ` is one.
 use std::fmt;
 use std::str::FromStr;
 
 use crate::observe::report::Detail;
 use crate::policy::Notify;
+use crate::policy::fault::Order;
 
 /// Longest request line, newline included.
 pub const MAX_REQUEST: usize = 640;
@@ -30,6 +31,13 @@ pub enum Request {
         /// What and where.
         notify: Notify,
     },
+    /// Change or show the faults on purpose.
+    Fault {
+        /// Routing id of the device; not needed for the only one.
+        device: Option<u8>,
+        /// What to do.
+        order: Order,
+    },
 }
 
 impl fmt::Display for Request {
@@ -46,6 +54,14 @@ impl fmt::Display for Request {
                 device: Some(device),
                 notify,
             } => write!(f, "notify {device} {notify}"),
+            Self::Fault {
+                device: Some(device),
+                order,
+            } => write!(f, "fault {device} {order}"),
+            Self::Fault {
+                device: None,
+                order,
+            } => write!(f, "fault - {order}"),
             Self::Notify {
                 device: None,
                 notify,
@@ -62,21 +78,24 @@ impl FromStr for Request {
         let detail = match words.next() {
             Some("status") => Detail::Status,
             Some("dump") => Detail::Dump,
-            Some("notify") => {
-                let device =
-                    match words.next() {
-                        Some("-") => None,
-                        word => Some(word.and_then(|word| word.parse().ok()).ok_or(
-                            "notify needs a routing id, or - for the only device".to_owned(),
-                        )?),
-                    };
+            Some(verb @ ("notify" | "fault")) => {
+                let device = match words.next() {
+                    Some("-") => None,
+                    word => Some(word.and_then(|word| word.parse().ok()).ok_or(format!(
+                        "{verb} needs a routing id, or - for the only device"
+                    ))?),
+                };
                 let rest: Vec<_> = words.collect();
+                if verb == "fault" {
+                    let order = rest.join(" ").parse()?;
+                    return Ok(Self::Fault { device, order });
+                }
                 let notify = rest.join(" ").parse()?;
                 return Ok(Self::Notify { device, notify });
             }
             other => {
                 return Err(format!(
-                    "unknown request {:?}: say status, dump or notify",
+                    "unknown request {:?}: say status, dump, notify or fault",
                     other.unwrap_or("")
                 ));
             }
@@ -119,8 +138,32 @@ mod tests {
             assert!(request.to_string().len() < MAX_REQUEST);
             assert_eq!(request.to_string().parse(), Ok(request));
         }
+        for device in [None, Some(63)] {
+            let text = "x".repeat(Order::MAX_TEXT);
+            for order in [
+                Order::List,
+                Order::Clear,
+                Order::Add {
+                    text: text.clone(),
+                    allow_hangs: false,
+                },
+                Order::Add {
+                    text,
+                    allow_hangs: true,
+                },
+            ] {
+                let request = Request::Fault { device, order };
+                assert!(request.to_string().len() < MAX_REQUEST);
+                assert_eq!(request.to_string().parse(), Ok(request));
+            }
+        }
         for bad in [
             "",
+            "fault",
+            "fault -",
+            "fault - add",
+            "fault - list all",
+            "fault x list",
             "notify",
             "notify x core 0 0 00",
             "notify 1 core 0 0",

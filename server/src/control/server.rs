@@ -14,6 +14,7 @@ use super::protocol::{ERROR, MAX_REQUEST, Request};
 use crate::observe::render;
 use crate::observe::report::{Detail, DeviceReport};
 use crate::policy::Notify;
+use crate::policy::fault::Order;
 use crate::vfio::Listener;
 
 /// Clients served at a time. The others wait in the listen backlog.
@@ -93,10 +94,15 @@ fn answer(request: Request, devices: &[Arc<dyn Device>]) -> String {
             Ok(answer) => answer,
             Err(error) => format!("{ERROR}{error}\n"),
         },
+        Request::Fault { device, order } => match fault(device, order, devices) {
+            Ok(answer) => answer,
+            Err(error) => format!("{ERROR}{error}\n"),
+        },
     }
 }
 
-fn post(id: Option<u8>, notify: Notify, devices: &[Arc<dyn Device>]) -> Result<String, String> {
+/// The device that is meant.
+fn chosen(id: Option<u8>, devices: &[Arc<dyn Device>]) -> Result<&Arc<dyn Device>, String> {
     let device = match (id, devices) {
         (Some(id), _) => devices.iter().find(|device| device.routing_id() == id),
         (None, [only]) => Some(only),
@@ -107,7 +113,19 @@ fn post(id: Option<u8>, notify: Notify, devices: &[Arc<dyn Device>]) -> Result<S
             ));
         }
     };
-    let device = device.ok_or("no device has that routing id")?;
+    device.ok_or_else(|| "no device has that routing id".to_owned())
+}
+
+fn fault(id: Option<u8>, order: Order, devices: &[Arc<dyn Device>]) -> Result<String, String> {
+    let device = chosen(id, devices)?;
+    let id = device.routing_id();
+    let answer = device.fault(order, DEVICE_PATIENCE);
+    let answer = answer.map_err(|error| format!("nd{id}: {error}"))?;
+    Ok(format!("nd{id}:\n{answer}"))
+}
+
+fn post(id: Option<u8>, notify: Notify, devices: &[Arc<dyn Device>]) -> Result<String, String> {
+    let device = chosen(id, devices)?;
     let id = device.routing_id();
     let len = notify.bytes.len();
     let posted = device.notify(notify, DEVICE_PATIENCE);
@@ -187,6 +205,10 @@ mod tests {
             })
         }
 
+        fn fault(&self, order: Order, _patience: Duration) -> Result<String, String> {
+            Ok(format!("  {order}\n"))
+        }
+
         fn stop(&self) {}
 
         fn wait(&self) -> Ended {
@@ -250,6 +272,20 @@ mod tests {
             .unwrap();
             let value: serde_json::Value = serde_json::from_str(&json).unwrap();
             assert_eq!(value[1]["routing_id"], 4);
+        });
+    }
+
+    #[test]
+    fn faults_reach_the_device_that_is_meant() {
+        let fake = |id| Fake { id, answers: true };
+        with_server(vec![fake(3), fake(4)], |path| {
+            let ask = |device| {
+                let order = "add on=marker action=drop".parse().unwrap();
+                client::ask(path, &Request::Fault { device, order }).unwrap()
+            };
+            assert_eq!(ask(Some(4)), "nd4:\n  add on=marker action=drop\n");
+            assert!(ask(None).contains("--device ID"));
+            assert!(ask(Some(5)).contains("no device has"));
         });
     }
 

@@ -10,6 +10,7 @@ mod mailbox;
 mod misc_ram;
 mod msix;
 mod notifications;
+mod operate;
 mod register_file;
 mod registers;
 mod report;

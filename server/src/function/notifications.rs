@@ -8,7 +8,7 @@ use neuron_protocol::registers::notification::{self, BASE_HIGH, BASE_LOW, SIZE};
 
 use super::{Asker, NeuronFunction};
 use crate::memory::{Access, Target, Unmapped};
-use crate::policy::{NotificationBlock, Notify, Operate, Posted};
+use crate::policy::{NotificationBlock, Posted};
 use crate::vfio::DmaRequest;
 
 /// Which queue.
@@ -296,12 +296,5 @@ impl NeuronFunction {
             );
         }
         Ok(posted)
-    }
-}
-
-impl Operate for NeuronFunction {
-    fn notify(&mut self, notify: &Notify) -> Result<Posted, String> {
-        self.post(notify.block, notify.index, notify.queue, &notify.bytes)
-            .map_err(|error| error.to_string())
     }
 }

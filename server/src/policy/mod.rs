@@ -59,9 +59,9 @@ impl Policies {
         self.faults.as_deref()
     }
 
-    /// The faults on purpose.
-    pub fn faults_mut(&mut self) -> Option<&mut Faults> {
-        self.faults.as_deref_mut()
+    /// The faults on purpose, or new ones.
+    pub fn faults_or(&mut self, new: impl FnOnce() -> Faults) -> &mut Faults {
+        self.faults.get_or_insert_with(|| Box::new(new()))
     }
 
     /// Nobody would be asked.

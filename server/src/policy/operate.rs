@@ -2,6 +2,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::fault::Order;
+
 /// Longest notification that can be asked for, bytes. Entries of the real device are far shorter.
 pub const MAX_NOTIFICATION: usize = 256;
 
@@ -112,6 +114,12 @@ pub trait Operate {
     /// # Errors
     /// Why not.
     fn notify(&mut self, notify: &Notify) -> Result<Posted, String>;
+
+    /// Changes or shows the faults on purpose; the answer is for people.
+    ///
+    /// # Errors
+    /// Why not.
+    fn fault(&mut self, order: &Order) -> Result<String, String>;
 }
 
 #[cfg(test)]

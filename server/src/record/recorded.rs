@@ -8,6 +8,7 @@ use super::entry::{Entry, Irqs, nanoseconds};
 use super::journal::{Journal, Witness};
 use crate::function::NeuronFunction;
 use crate::observe::report::{Account, Detail, DeviceReport};
+use crate::policy::fault::Order;
 use crate::policy::{Notify, Operate, Posted};
 use crate::vfio::{
     DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, IrqAction, IrqSet, PciFunction, Progress,
@@ -261,5 +262,15 @@ impl Operate for Recorded {
     fn notify(&mut self, notify: &Notify) -> Result<Posted, String> {
         let input = self.input(|| Entry::Order(notify.to_string()));
         self.call(input, |function| function.notify(notify), of_answer)
+    }
+
+    fn fault(&mut self, order: &Order) -> Result<String, String> {
+        if self.journal.is_some() && *order != Order::List {
+            return Err(
+                "the device is being recorded, and a recording holds no faults: its replay would differ; serve without --record"
+                    .to_owned(),
+            );
+        }
+        self.function.fault(order)
     }
 }

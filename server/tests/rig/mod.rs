@@ -208,7 +208,7 @@ impl Rig {
         panic!("the device never becomes idle");
     }
 
-    fn answer_messages(&mut self) -> bool {
+    pub fn answer_messages(&mut self) -> bool {
         let mut any = false;
         while let Some((id, request)) = self.function.next_dma() {
             assert!(self.by_message, "a message for mapped memory: {request:?}");

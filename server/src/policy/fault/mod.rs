@@ -32,6 +32,15 @@ pub enum Order {
 impl Order {
     /// Longest rule in an [`Self::Add`], bytes.
     pub const MAX_TEXT: usize = 512;
+
+    /// An [`Self::Add`] that is taken even if it makes a guest wait for minutes.
+    #[must_use]
+    pub fn allowing_hangs(mut self, allow: bool) -> Self {
+        if let Self::Add { allow_hangs, .. } = &mut self {
+            *allow_hangs |= allow;
+        }
+        self
+    }
 }
 
 impl std::fmt::Display for Order {

@@ -160,11 +160,8 @@ pub fn inline(text: &str) -> Result<Vec<Rule>, String> {
                     .is_some_and(|value| value.is_integer() || value.is_float())
             });
         // A register's offset is a number to people and text to us.
-        if number && key != "register" {
-            file += &format!("{key} = {value}\n");
-        } else {
-            file += &format!("{key} = '{value}'\n");
-        }
+        let quote = if number && key != "register" { "" } else { "'" };
+        file.extend([key, " = ", quote, value, quote, "\n"]);
     }
     plan(&file)
         .map(|plan| plan.rules)

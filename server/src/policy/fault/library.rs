@@ -194,8 +194,8 @@ pub const SCENARIOS: [Scenario; 30] = [
     scenario(
         "mailbox-corrupt",
         "on=mailbox action=corrupt byte=4 mask=0xff nth=1",
-        "the first answer has wrong bytes",
-        "its checksum fails: tries again, or fails the request",
+        "the first answer's data is wrong from its first byte",
+        "answers in host memory have no checksum: takes it; in registers (firmware API 7) the checksum fails",
     ),
     scenario(
         "registers-ones",

@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn chance_repeats_with_its_seed_only() {
-        let many = [MARKER; 1000];
+        let many = vec![MARKER; 1000];
         let of = |seed| hits("on=marker action=drop chance=0.1", seed, &many);
         assert_eq!(of(7), of(7));
         assert_ne!(of(7), of(8));

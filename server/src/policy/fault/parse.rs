@@ -488,11 +488,11 @@ mod tests {
     fn the_table_decides_what_fits() {
         for fit in &ACTIONS {
             for on in On::ALL {
-                let params: String = fit
-                    .needs
-                    .iter()
-                    .map(|param| format!("{}\n", example(*param)))
-                    .collect();
+                let params: Vec<_> = fit.needs.iter().map(|param| example(*param)).collect();
+                let params = params.join(
+                    "
+",
+                );
                 let text = format!(
                     "[[fault]]\non = \"{}\"\naction = \"{}\"\n{params}",
                     on.name(),

@@ -411,6 +411,11 @@ impl Given {
 mod tests {
     use super::*;
 
+    #[derive(Deserialize)]
+    struct File {
+        action: Action,
+    }
+
     #[test]
     fn the_table_has_each_action_once_under_the_name_that_files_use() {
         for fit in &ACTIONS {
@@ -422,10 +427,6 @@ mod tests {
                 1
             );
             let text = format!("action = \"{}\"", fit.name);
-            #[derive(Deserialize)]
-            struct File {
-                action: Action,
-            }
             assert_eq!(toml::from_str::<File>(&text).unwrap().action, fit.action);
             assert!(
                 fit.starves.iter().all(|on| fit.on.contains(on)),

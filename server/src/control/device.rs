@@ -156,6 +156,9 @@ impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> 
             messages: wire.counters.messages,
             posted_writes: wire.counters.posted_writes,
             refused: wire.counters.refused,
+            receives: wire.calls.receive,
+            sends: wire.calls.send,
+            polls: wire.polls,
         };
         Some(report)
     }

@@ -1,11 +1,12 @@
 //! The control socket: any number of clients, none of which can hold up a device or the others.
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
@@ -17,8 +18,10 @@ use crate::policy::Notify;
 use crate::policy::fault::Order;
 use crate::vfio::Listener;
 
-/// Clients served at a time. The others wait in the listen backlog.
-pub const MAX_CLIENTS: usize = 8;
+/// Clients at a time. One more, and the oldest that neither asks nor reads its answer is let go.
+pub const MAX_CLIENTS: usize = 16;
+/// Clients that are given an account at a time: each is built in memory.
+const MAX_ANSWERS: usize = 4;
 /// How long a client may take to say what it wants, and again to read the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a device may take for its account. Its thread works in short slices, so this is already odd.
@@ -38,20 +41,29 @@ pub fn accepting(listener: &Listener) -> std::io::Result<UnixListener> {
 
 /// Serves clients until dropped.
 pub async fn serve(listener: UnixListener, devices: Devices) {
-    let slots = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let answers = Arc::new(Semaphore::new(MAX_ANSWERS));
+    // Whoever is dropped here has to go; those that are done have dropped the other end.
+    let mut clients: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
-        // The semaphore is never closed.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let devices = Arc::clone(&devices);
+                clients.retain(|client| !client.is_closed());
+                if clients.len() >= MAX_CLIENTS {
+                    debug!("a silent control client makes room for the next");
+                    clients.pop_front();
+                }
+                let (stay, go) = oneshot::channel();
+                clients.push_back(stay);
+                let (devices, answers) = (Arc::clone(&devices), Arc::clone(&answers));
                 tokio::spawn(async move {
-                    if let Err(error) = client(stream, devices).await {
-                        debug!("control client: {error}");
+                    tokio::select! {
+                        result = client(stream, devices, &answers) => {
+                            if let Err(error) = result {
+                                debug!("control client: {error}");
+                            }
+                        }
+                        _ = go => {}
                     }
-                    drop(slot);
                 });
             }
             Err(error) => {
@@ -63,7 +75,7 @@ pub async fn serve(listener: UnixListener, devices: Devices) {
     }
 }
 
-async fn client(stream: UnixStream, devices: Devices) -> std::io::Result<()> {
+async fn client(stream: UnixStream, devices: Devices, answers: &Semaphore) -> std::io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let limit = u64::try_from(MAX_REQUEST).unwrap_or(u64::MAX);
     let mut line = Vec::with_capacity(MAX_REQUEST);
@@ -80,7 +92,11 @@ async fn client(stream: UnixStream, devices: Devices) -> std::io::Result<()> {
         None => Err("the request line is not complete".to_owned()),
     };
     let answer = match request {
-        Ok(request) => tokio::task::spawn_blocking(move || answer(request, &devices)).await?,
+        Ok(request) => {
+            // The semaphore is never closed.
+            let _turn = answers.acquire().await;
+            tokio::task::spawn_blocking(move || answer(request, &devices)).await?
+        }
         Err(error) => format!("{ERROR}{error}\n"),
     };
     timeout(CLIENT_PATIENCE, writer.write_all(answer.as_bytes())).await??;
@@ -332,21 +348,45 @@ mod tests {
         });
     }
 
+    /// Neither clients that say nothing nor clients that do not read hold up the next one, however many there are.
     #[test]
-    fn silent_clients_give_their_slots_back() {
+    fn silent_clients_make_room() {
         with_server(
             vec![Fake {
                 id: 1,
                 answers: true,
             }],
             |path| {
-                let silent: Vec<_> = (0..MAX_CLIENTS)
-                    .map(|_| Client::connect(path).unwrap())
-                    .collect();
-                let start = std::time::Instant::now();
+                for count in [MAX_CLIENTS - 1, MAX_CLIENTS, 5 * MAX_CLIENTS] {
+                    let mut silent: Vec<_> =
+                        (0..count).map(|_| Client::connect(path).unwrap()).collect();
+                    for unread in silent.iter_mut().step_by(2) {
+                        // The server may have let it go already.
+                        let _ = unread.write_all(b"status\n");
+                    }
+                    let start = std::time::Instant::now();
+                    assert!(client::ask(path, &STATUS).unwrap().starts_with("nd1 "));
+                    assert!(start.elapsed() < CLIENT_PATIENCE / 2, "{count} clients");
+                }
+            },
+        );
+    }
+
+    /// A client that leaves while its account is made does not take the turn of another along.
+    #[test]
+    fn clients_that_leave_give_their_turn_back() {
+        with_server(
+            vec![Fake {
+                id: 1,
+                answers: true,
+            }],
+            |path| {
+                for _ in 0..10 * MAX_ANSWERS {
+                    let mut leaves = Client::connect(path).unwrap();
+                    leaves.write_all(b"status\n").unwrap();
+                    drop(leaves);
+                }
                 assert!(client::ask(path, &STATUS).unwrap().starts_with("nd1 "));
-                assert!(start.elapsed() < CLIENT_PATIENCE * 2);
-                drop(silent);
             },
         );
     }

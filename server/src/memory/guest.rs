@@ -24,6 +24,11 @@ pub const MAX_MAPPINGS: usize = 65_535;
 /// each file needs a second one when it is cut short, or [`super::sigbus`] cannot rescue us, and the rest needs some.
 const MAX_MAPPED: usize = 30_000;
 
+/// The smallest page, and the grain of `DMA_MAP`.
+const PAGE: u64 = 4 << 10;
+/// The largest huge page.
+const MAX_PAGE: u64 = 1 << 30;
+
 /// Files mapped. Threads that count at the same time may overshoot by their number, which does no harm.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -82,6 +87,16 @@ impl ClientFile {
             region,
             _mapping: mapping,
         })
+    }
+}
+
+/// What offsets and lengths of a mapping must be multiples of, going by a file's block size.
+fn granule(block: u64) -> u64 {
+    // Larger than any huge page, or no power of two: not a page.
+    if block.is_power_of_two() && (PAGE..=MAX_PAGE).contains(&block) {
+        block
+    } else {
+        PAGE
     }
 }
 
@@ -187,7 +202,8 @@ impl GuestMap {
         file: &OwnedFd,
         offset: u64,
     ) -> Result<u64, Errno> {
-        let length = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+        let stat = rustix::fs::fstat(file)?;
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
         let present = length.saturating_sub(offset).min(size);
         if present == 0 {
             self.insert(
@@ -203,11 +219,18 @@ impl GuestMap {
         let mut prot = ProtFlags::empty();
         prot.set(ProtFlags::READ, protection.read);
         prot.set(ProtFlags::WRITE, protection.write);
-        let len = usize::try_from(present).map_err(|_| Errno::NOMEM)?;
-        let file = ClientFile::map(file, offset, len, prot)?;
+        // Huge pages of hugetlbfs are mapped and unmapped whole, and QEMU cuts guest RAM at the edges of ROM.
+        let page = granule(u64::try_from(stat.st_blksize).unwrap_or(0));
+        let skipped = offset % page;
+        let len = skipped
+            .checked_add(present)
+            .and_then(|len| len.checked_next_multiple_of(page))
+            .and_then(|len| usize::try_from(len).ok())
+            .ok_or(Errno::NOMEM)?;
+        let file = ClientFile::map(file, offset - skipped, len, prot)?;
         let shared = Shared {
             file: Arc::new(file),
-            offset: 0,
+            offset: skipped,
         };
         self.insert(
             iova,
@@ -356,6 +379,52 @@ mod tests {
             Backing::Hole
         ));
         assert!(map.find(0x1_2000).is_none());
+    }
+
+    /// QEMU with `-object memory-backend-memfd,hugetlb=on`: RAM below and above the ROMs at 640 KiB. A page may not be
+    /// there; the mapping must be, and must go away.
+    #[test]
+    fn parts_of_huge_pages_are_mapped() {
+        const HUGE: u64 = 2 << 20;
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::HUGETLB;
+        let Ok(file) = rustix::fs::memfd_create("huge-client-ram", flags) else {
+            eprintln!("this kernel has no hugetlbfs");
+            return;
+        };
+        rustix::fs::ftruncate(&file, 2 * HUGE).unwrap();
+        let mapped = || {
+            std::fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .matches("huge-client-ram")
+                .count()
+        };
+        let mut map = GuestMap::default();
+        for (iova, size, offset) in [
+            (0, 0xa_0000, 0),
+            (0xc_0000, 2 * HUGE - 0xc_0000, 0xc_0000),
+            (1 << 32, 0x1000, 2 * HUGE - 0x1000),
+        ] {
+            assert_eq!(map.map_file(iova, size, RW, &file, offset), Ok(size));
+        }
+        assert_eq!(mapped(), 3);
+        let at = |iova, len| {
+            let (mapping, offset) = map.find(iova).unwrap();
+            let Backing::Shared(shared) = &mapping.backing else {
+                panic!("{mapping:?}")
+            };
+            shared.slice(offset, len).unwrap()
+        };
+        // One page of the file by two ways, if the kernel has pages to give.
+        let (first, last) = (at(2 * HUGE - 0x1000, 4), at(1 << 32, 4));
+        if crate::memory::write_bytes(&[1, 2, 3, 4], &first).is_ok() {
+            let mut read = [0; 4];
+            crate::memory::read_bytes(&last, &mut read).unwrap();
+            assert_eq!(read, [1, 2, 3, 4]);
+        } else {
+            eprintln!("no huge pages (vm.nr_hugepages): contents not compared");
+        }
+        map.clear();
+        assert_eq!(mapped(), 0, "parts of huge pages stay mapped");
     }
 
     #[test]

@@ -194,6 +194,7 @@ fn client(connected: bool, wire: &WireReport) -> String {
         messages,
         posted_writes,
         refused,
+        ..
     } = wire;
     let mut text = match (connected, connections) {
         (true, _) => "client connected".to_owned(),

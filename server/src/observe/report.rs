@@ -226,6 +226,12 @@ pub struct WireReport {
     pub posted_writes: u64,
     /// Of them refused.
     pub refused: u64,
+    /// System calls that received from this client.
+    pub receives: u64,
+    /// System calls that sent to it.
+    pub sends: u64,
+    /// System calls that waited, for any client.
+    pub polls: u64,
 }
 
 /// One device.

@@ -33,6 +33,8 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Engine {
     number: u8,
+    /// As after power-on: nothing was written since.
+    pristine: bool,
     pairs: Vec<Pair>,
     iofic: Iofic,
     fault: Option<Fault>,
@@ -53,6 +55,7 @@ impl Engine {
     pub fn new(number: u8) -> Self {
         Self {
             number,
+            pristine: true,
             pairs: (0..QUEUES_PER_ENGINE)
                 .map(|queue| Pair::new(number, queue))
                 .collect(),
@@ -70,6 +73,10 @@ impl Engine {
 
     /// Power-on state; the flight recorders go on, for they are read after a reset.
     pub fn reset(&mut self) {
+        // A guest may ask for resets without end; each costs what was done since the last.
+        if self.pristine {
+            return;
+        }
         let mut fresh = Self::new(self.number);
         for (pair, old) in fresh.pairs.iter_mut().zip(&mut self.pairs) {
             pair.recorder = std::mem::take(&mut old.recorder);
@@ -256,6 +263,7 @@ impl Engine {
 
     /// Writes a register.
     pub fn write(&mut self, location: EngineLocation, value: u32, cx: &mut Context<'_>) -> Effect {
+        self.pristine = false;
         match location {
             EngineLocation::Queue {
                 direction,

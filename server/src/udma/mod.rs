@@ -104,6 +104,8 @@ struct Admitted {
 const TURN_BYTES: u64 = 256 << 10;
 /// What any step costs of a slice, in bytes: 2^24 tiny descriptors must not outlast it either.
 const STEP_COST: u64 = 256;
+/// What an access to a register costs of a slice, in bytes: it may start a mailbox, stop an engine, write to the log.
+const REGISTER_COST: u64 = 8 << 10;
 
 /// All engines of a device.
 #[derive(Debug)]
@@ -391,6 +393,9 @@ impl Udma {
                 }
                 let cost = match &step {
                     Step::Progress { bytes } => u64::from(*bytes).max(STEP_COST),
+                    Step::Request(Request::ReadRegister { .. } | Request::WriteRegister { .. }) => {
+                        REGISTER_COST
+                    }
                     Step::Request(_) => STEP_COST,
                     Step::Until(at) => {
                         self.sleep(number, queue, *at);

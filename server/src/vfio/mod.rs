@@ -12,6 +12,7 @@ mod message_dma;
 mod outbox;
 mod server;
 mod session;
+mod visitors;
 mod wait;
 
 pub use connection::{Calls, Connection, Received};
@@ -23,5 +24,5 @@ pub use inbox::{Descriptors, Inbox, Incoming};
 pub use listener::{ListenError, Listener};
 pub use outbox::Outbox;
 pub use server::{Gone, Handle, ServeError, Server, WireStatus};
-pub use session::{Counters, Session, SessionError};
+pub use session::{Counters, HEAVY_COST, MESSAGE_COST, Served, Session, SessionError};
 pub use wait::Settings;

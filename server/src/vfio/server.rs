@@ -14,16 +14,21 @@ use rustix::io::Errno;
 use super::connection::{Calls, Connection, Received};
 use super::inbox::Inbox;
 use super::listener::Listener;
-use super::session::{Counters, Session};
+use super::session::{Counters, Served, Session};
+use super::visitors::{MAX_VISITORS, Visitors};
 use super::wait::{Settings, Waiter};
 use super::{PciFunction, Progress};
 
 /// Commands that may wait for the device thread; a sender beyond that waits itself.
 const COMMANDS: usize = 16;
 
-/// Most receive calls between two slices of work, each of up to 64 KiB: a read that waits behind posted writes must not
-/// wait for a slice with each of the calls.
-const RECEIVES: u32 = 16;
+/// Messages between two slices of work, in bytes as [`Session::serve_some`] counts them: 4,096 register writes. A read
+/// that waits behind posted writes must not wait for a slice with each receive call, and nobody else for all of them.
+const MESSAGES: u64 = 1 << 20;
+
+/// Most receive calls between two slices of work, each of up to 64 KiB: what is skipped of a message that is too long
+/// costs nothing else.
+const RECEIVES: u32 = 17;
 
 /// How long to leave the listener alone after accept(2) failed, which otherwise would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -165,6 +170,15 @@ struct Client {
     session: Session,
     /// Its side is closed: answer what it had sent, then end.
     ended: bool,
+    /// The last look at its messages ended before they did.
+    more: bool,
+}
+
+impl Client {
+    /// Messages are here that can be served now.
+    fn can_go_on(&self) -> bool {
+        self.more && !self.session.is_behind()
+    }
 }
 
 /// One function and its socket.
@@ -174,6 +188,7 @@ pub struct Server<F> {
     orders: Receiver<Order<F>>,
     wake: Arc<Wake>,
     client: Option<Client>,
+    visitors: Visitors,
     status: WireStatus,
     accept_paused: bool,
     waiter: Waiter,
@@ -213,6 +228,7 @@ impl<F: PciFunction> Server<F> {
                 orders,
                 wake,
                 client: None,
+                visitors: Visitors::default(),
                 status,
                 accept_paused: false,
                 waiter: Waiter::new(settings),
@@ -266,8 +282,11 @@ impl<F: PciFunction> Server<F> {
             if ready.orders {
                 self.execute_orders();
             }
-            if !ready.client.is_empty() {
+            if !ready.client.is_empty() || self.client.as_ref().is_some_and(Client::can_go_on) {
                 self.serve_client();
+            }
+            if ready.visitors {
+                self.visitors.serve();
             }
             // The old client's end comes before the new client's beginning: while there is still something to read from
             // one that has left, the next one is not turned away but waits.
@@ -292,7 +311,9 @@ impl<F: PciFunction> Server<F> {
 
     /// Blocks until there is something to do; only looks if the function has work left.
     fn wait(&mut self, progress: Progress) -> Result<Ready, ServeError> {
+        let more = self.client.as_ref().is_some_and(Client::can_go_on);
         let limit = match progress {
+            _ if more => Some(Duration::ZERO),
             Progress::Again => Some(Duration::ZERO),
             Progress::After(delay) => Some(delay),
             Progress::Idle => None,
@@ -309,13 +330,15 @@ impl<F: PciFunction> Server<F> {
         };
         let wake = PollFd::new(&self.wake.event, PollFlags::IN);
         let listener = PollFd::from_borrowed_fd(self.listener.as_fd(), listen);
-        // The client comes last: if it left before another arrived, both are seen.
-        let mut all = [
-            wake,
-            listener,
-            PollFd::new(&self.wake.event, PollFlags::empty()),
-        ];
-        let mut count = 2;
+        let nothing = || PollFd::new(&self.wake.event, PollFlags::empty());
+        let mut all: [_; 3 + MAX_VISITORS] = std::array::from_fn(|_| nothing());
+        all[0] = wake;
+        all[1] = listener;
+        let mut count = 3;
+        for socket in self.visitors.sockets().take(MAX_VISITORS) {
+            all[count] = PollFd::from_borrowed_fd(socket, PollFlags::IN);
+            count += 1;
+        }
         if let Some(client) = &mut self.client {
             let mut flags = PollFlags::empty();
             flags.set(
@@ -324,7 +347,6 @@ impl<F: PciFunction> Server<F> {
             );
             flags.set(PollFlags::OUT, client.session.outbox().pending() > 0);
             all[2] = PollFd::from_borrowed_fd(client.connection.as_fd(), flags);
-            count = 3;
         }
         self.waiter
             .wait(&mut all[..count], limit)
@@ -336,11 +358,9 @@ impl<F: PciFunction> Server<F> {
         let ready = Ready {
             orders: is_ready(&all[0]),
             listener: is_ready(&all[1]) || self.accept_paused,
-            client: if count == 3 {
-                all[2].revents()
-            } else {
-                PollFlags::empty()
-            },
+            // Without a client this is the wake-up event, asked for nothing.
+            client: all[2].revents(),
+            visitors: all[3..count].iter().any(is_ready),
         };
         self.accept_paused = false;
         Ok(ready)
@@ -377,27 +397,33 @@ impl<F: PciFunction> Server<F> {
         let Some(client) = &mut self.client else {
             return;
         };
+        let mut budget = MESSAGES;
+        // What is here already comes first: receiving would not make it fewer.
+        let mut receives = !client.more;
         for _ in 0..RECEIVES {
-            let mut more = false;
-            if !client.ended && !client.session.outbox().is_full() {
+            let mut full = false;
+            if receives && !client.ended && !client.session.outbox().is_full() {
                 match client.connection.receive(&mut client.inbox) {
                     Ok(Received::Some | Received::Nothing) => {}
-                    Ok(Received::Full) => more = true,
+                    Ok(Received::Full) => full = true,
                     Ok(Received::End) => client.ended = true,
                     Err(errno) => return self.drop_client(&format!("connection lost: {errno}")),
                 }
             }
-            if let Err(error) = client.session.serve(&mut self.function, &mut client.inbox) {
-                return self.drop_client(&error.to_string());
+            let (function, inbox) = (&mut self.function, &mut client.inbox);
+            match client.session.serve_some(function, inbox, &mut budget) {
+                Ok(served) => client.more = served == Served::Budget,
+                Err(error) => return self.drop_client(&error.to_string()),
             }
-            if !more {
+            if client.more || receives && !full {
                 break;
             }
+            receives = true;
         }
         self.flush();
     }
 
-    /// Sends what waits, reads on where a full outbox had stopped, and ends a client that has left.
+    /// Sends what waits, sees to it that what a full outbox had stopped goes on, and ends a client that has left.
     fn flush(&mut self) {
         let Some(client) = &mut self.client else {
             return;
@@ -412,13 +438,9 @@ impl<F: PciFunction> Server<F> {
             };
             return self.drop_client(&reason);
         }
-        if was_full
-            && !client.session.outbox().is_full()
-            && let Err(error) = client.session.serve(&mut self.function, &mut client.inbox)
-        {
-            return self.drop_client(&error.to_string());
-        }
-        if client.ended && !client.session.outbox().is_full() {
+        // What a full outbox had stopped goes on at once.
+        client.more |= was_full && !client.session.outbox().is_full();
+        if client.ended && !client.more && !client.session.outbox().is_full() {
             let reason = if client.inbox.is_between_messages() {
                 ""
             } else {
@@ -466,7 +488,7 @@ impl<F: PciFunction> Server<F> {
             Ok(None) => {}
             Ok(Some(socket)) if self.client.is_some() => {
                 self.status.turned_away += 1;
-                drop(socket);
+                self.visitors.admit(socket);
                 tracing::warn!(
                     "a second client was turned away: one device serves one client at a time"
                 );
@@ -479,6 +501,7 @@ impl<F: PciFunction> Server<F> {
                         inbox,
                         session,
                         ended: false,
+                        more: false,
                     });
                     self.status.connections += 1;
                     tracing::info!("client connected");
@@ -497,6 +520,7 @@ struct Ready {
     orders: bool,
     listener: bool,
     client: PollFlags,
+    visitors: bool,
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {

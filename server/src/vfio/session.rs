@@ -17,6 +17,30 @@ pub(super) const MIN_IRQS: usize = 5;
 /// Refusals that are logged as warnings; a client can cause any number.
 const LOUD_REFUSALS: u64 = 16;
 
+/// What a message costs of a budget at least, in bytes.
+pub const MESSAGE_COST: u64 = 256;
+/// What a message costs that maps, unmaps or resets.
+pub const HEAVY_COST: u64 = 16 << 10;
+
+/// Why [`Session::serve_some`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// No whole message is left.
+    All,
+    /// The budget is used up: messages may be left.
+    Budget,
+    /// The client must take replies first.
+    OutboxFull,
+}
+
+fn cost(header: &Header) -> u64 {
+    let least = match header.command.get() {
+        command::DMA_MAP | command::DMA_UNMAP | command::DEVICE_RESET => HEAVY_COST,
+        _ => MESSAGE_COST,
+    };
+    least.max(header.size.get().into())
+}
+
 /// What a connection has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -58,17 +82,37 @@ impl Session {
         function: &mut F,
         inbox: &mut Inbox,
     ) -> Result<(), SessionError> {
+        let mut unlimited = u64::MAX;
+        self.serve_some(function, inbox, &mut unlimited).map(drop)
+    }
+
+    /// Like [`Self::serve`], until `budget` is used up: that many bytes, where a message counts for
+    /// [`MESSAGE_COST`] at least and one that changes the whole device for [`HEAVY_COST`]. Tells why it came back.
+    ///
+    /// # Errors
+    /// Those of [`Self::serve`].
+    pub fn serve_some<F: PciFunction + ?Sized>(
+        &mut self,
+        function: &mut F,
+        inbox: &mut Inbox,
+        budget: &mut u64,
+    ) -> Result<Served, SessionError> {
         while !self.outbox.is_full() {
+            if *budget == 0 {
+                return Ok(Served::Budget);
+            }
             match inbox.next() {
-                None => break,
+                None => return Ok(Served::All),
                 Some(Incoming::Message {
                     header,
                     payload,
                     descriptors,
                 }) => {
+                    *budget = budget.saturating_sub(cost(&header));
                     self.message(function, &header, payload, descriptors);
                 }
                 Some(Incoming::TooLong(header)) => {
+                    *budget = budget.saturating_sub(MESSAGE_COST);
                     self.counters.messages += 1;
                     let limit = size_field(super::codec::MAX_MESSAGE).into();
                     self.refuse(
@@ -83,7 +127,7 @@ impl Session {
                 Some(Incoming::Broken(header)) => return Err(SessionError::Broken(header)),
             }
         }
-        Ok(())
+        Ok(Served::OutboxFull)
     }
 
     /// Turns the function's requests for client memory into messages.
@@ -103,6 +147,11 @@ impl Session {
     /// What waits to be sent.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
+    }
+
+    /// Whether the client must take replies before it is served further.
+    pub fn is_behind(&self) -> bool {
+        self.outbox.is_full()
     }
 
     /// What has happened so far.

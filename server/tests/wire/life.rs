@@ -113,9 +113,32 @@ fn second_client_is_turned_away_and_the_first_not_disturbed() {
     let served = Served::new();
     let mut first = served.peer();
     let mut second = served.raw();
+    // QEMU prints `version reply: Device or resource busy`.
+    let version = Command::Version {
+        major: 0,
+        minor: 0,
+        data: crate::peer::QEMU_VERSION,
+    };
+    assert_eq!(second.call(&version).errno(), 16);
     assert!(second.is_closed());
     first.assert_silent();
-    assert_eq!(served.handle.status().unwrap().turned_away, 1);
+    // One that says it byte by byte, and hangs up with the rest unsaid.
+    let mut slow = served.raw();
+    let (_, bytes) = slow.encode(&version, false);
+    for byte in &bytes[..16] {
+        std::io::Write::write_all(&mut &slow.stream, &[*byte]).unwrap();
+    }
+    assert_eq!(slow.receive().errno(), 16);
+    assert!(slow.is_closed());
+    first.assert_silent();
+    assert_eq!(served.handle.status().unwrap().turned_away, 2);
+    // Silent ones wait for nothing, and not in any number; one that leaves is forgotten.
+    let mut silent: Vec<_> = (0..6).map(|_| served.raw()).collect();
+    served.wait_turned_away(8);
+    assert!(silent[0].is_closed() && silent[1].is_closed());
+    assert_eq!(silent[5].call(&version).errno(), 16);
+    drop(silent);
+    first.assert_silent();
     drop(first);
     served.wait_disconnected();
     served.peer().assert_silent();

@@ -4,6 +4,7 @@
     clippy::semicolon_if_nothing_returned,
     reason = "closures sent to the mock read better as one expression"
 )]
+mod budget;
 mod codec;
 mod dma;
 mod hostile;

@@ -99,6 +99,14 @@ impl Served {
         }
     }
 
+    pub fn wait_turned_away(&self, count: u64) {
+        let start = Instant::now();
+        while self.handle.status().unwrap().turned_away < count {
+            assert!(start.elapsed() < PATIENCE, "nobody was turned away");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn join(&mut self) -> Result<(), ServeError> {
         self.thread.take().unwrap().join().unwrap()
     }

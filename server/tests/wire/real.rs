@@ -109,6 +109,10 @@ impl Real {
 
     /// Rings of the greatest length, every descriptor of them rung for: with 65,536 bytes each almost 1 TiB.
     fn flood(&mut self, bytes: u32) {
+        self.flood_to(HBM, bytes);
+    }
+
+    fn flood_to(&mut self, destination: u64, bytes: u32) {
         self.peer.call(&Command::RegionWrite {
             region: 7,
             offset: 4,
@@ -121,7 +125,7 @@ impl Real {
         assert_eq!(reply.errno(), 0);
         let (source, id) = (self.host(SOURCE), RingId::INITIAL);
         let tx = TxDescriptor::copy(source, bytes, id, Barrier::None).unwrap();
-        let rx = RxDescriptor::new(HBM, bytes, id, Barrier::None).unwrap();
+        let rx = RxDescriptor::new(destination, bytes, id, Barrier::None).unwrap();
         self.map_ring(TX_RING, zerocopy::transmute!(tx));
         self.map_ring(RX_RING, zerocopy::transmute!(rx));
         for (direction, ring) in [(Direction::M2s, TX_RING), (Direction::S2m, RX_RING)] {
@@ -213,7 +217,65 @@ fn a_read_waits_for_one_slice_at_most() {
     }
 }
 
-/// Nor do posted writes without end: 16 calls of 64 KiB are read between two slices.
+/// Registers are dearer than memory: 512 of them are a slice.
+#[test]
+fn a_slice_of_register_writes_is_short() {
+    // A register of the APB window of core 0.
+    const REGISTER: u64 = 0x20_0000_0000 + 0x8_0270_1800;
+    let mut real = Real::new();
+    real.flood_to(REGISTER, 4);
+    let mut most = 0;
+    for _ in 0..20 {
+        let before = real.held(|real| {
+            let at = real.register(Direction::M2s, queue::DCP);
+            real.peer.send(&Command::RegionRead {
+                region: 0,
+                offset: at,
+                count: 4,
+            });
+        });
+        let reply = real.peer.receive();
+        let after = u32::from_le_bytes(reply.data().try_into().unwrap()) & 0xff_ffff;
+        most = most.max(u64::from(after) - before);
+    }
+    assert!(most > 0, "the device was idle");
+    assert!(most <= SLICE_BYTES / (8 << 10) + 1, "{most} registers");
+}
+
+/// A core reset costs what there is to reset: in a row, some ten plain writes. Rebuilding every engine costs hundreds.
+#[test]
+fn posted_resets_in_a_row_are_cheap() {
+    const RESETS: u32 = 29_000;
+    let mut real = Real::new();
+    let window = u64::from(real.generation.misc_ram);
+    let mut time = |writes: [(u32, u32); 3]| {
+        let mut bytes = Vec::new();
+        for _ in 0..RESETS {
+            for (register, value) in writes {
+                Command::RegionWrite {
+                    region: 0,
+                    offset: window + u64::from(register),
+                    data: &value.to_le_bytes(),
+                }
+                .encode(0, true, &mut bytes);
+            }
+        }
+        let start = std::time::Instant::now();
+        std::io::Write::write_all(&mut &real.peer.stream, &bytes).unwrap();
+        real.done();
+        start.elapsed()
+    };
+    let map = (misc_ram::RESET_MAP, 0xff);
+    let cores = (misc_ram::RESET, misc_ram::RESET_CORES);
+    let plain = time([map, map, map]);
+    let resets = time([map, cores, (misc_ram::TRIGGER, 1)]);
+    let look = |function: &mut NeuronFunction| function.report(Detail::Status);
+    let report = real.handle.call(look).unwrap();
+    assert_eq!(report.counters.resets, u64::from(RESETS));
+    assert!(resets < 60 * plain, "{resets:?}, plain writes {plain:?}");
+}
+
+/// Nor do posted writes without end: 4,096 of them are served between two slices.
 #[test]
 fn a_read_behind_200_000_posted_writes() {
     const WRITES: u64 = 200_000;

@@ -1,0 +1,116 @@
+//! The cycle over a real socket: accesses beside the crate's own server, latency beside an empty round trip, bandwidth
+//! beside a bare memmove.
+//!
+//! `cargo bench -p neuron-vfio-user` runs it; docs/performance.md says how to read it. Options after `--`: `--json FILE`,
+//! `--product NAME`, `--quick`, `--serve OPTION` for the server under test.
+//!
+//! All numbers come from one run, and are to be compared by ratio: on a shared machine the times move, the ratios hold.
+//! The client posts its writes as QEMU does, and polls the marker in shared memory as the driver does.
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod measure;
+mod reference;
+mod report;
+
+use std::path::Path;
+
+use common::Served;
+use measure::{Bench, Effort};
+use neuron_protocol::descriptor::MAX_DESCRIPTOR_LENGTH;
+use neuron_protocol::generation::Product;
+use neuron_protocol::ring::SYNC_THRESHOLD;
+use reference::Reference;
+use report::Results;
+
+struct Options {
+    json: Option<String>,
+    product: Product,
+    effort: Effort,
+    /// For `serve`.
+    serve: Vec<String>,
+}
+
+fn options() -> Options {
+    let mut options = Options {
+        json: None,
+        product: Product::Trn2,
+        effort: Effort {
+            batch: SYNC_THRESHOLD.into(),
+            samples: 4000,
+            rounds: 15,
+        },
+        serve: Vec::new(),
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            arguments
+                .next()
+                .unwrap_or_else(|| usage(&format!("{argument} needs a value")))
+        };
+        match argument.as_str() {
+            // cargo says so.
+            "--bench" => {}
+            reference::SERVE => reference::serve(Path::new(&value())),
+            "--json" => options.json = Some(value()),
+            "--product" => {
+                options.product = value()
+                    .parse()
+                    .unwrap_or_else(|error| usage(&format!("--product: {error}")));
+            }
+            "--serve" => options.serve.push(value()),
+            "--quick" => {
+                options.effort = Effort {
+                    batch: 256,
+                    samples: 500,
+                    rounds: 5,
+                };
+            }
+            other => usage(&format!("unknown option {other}")),
+        }
+    }
+    options
+}
+
+fn usage(error: &str) -> ! {
+    eprintln!(
+        "error: {error}\nusage: cargo bench -p neuron-vfio-user [-- [--quick] [--product NAME] [--serve OPTION]... [--json FILE]]"
+    );
+    std::process::exit(2)
+}
+
+fn main() {
+    let Options {
+        json,
+        product,
+        effort,
+        serve,
+    } = options();
+    let mut arguments = vec!["--product", product.name(), "--log", "warn"];
+    arguments.extend(serve.iter().map(String::as_str));
+    let served = Served::start(&arguments);
+    let mut reference = Reference::start();
+    let mut bench = Bench::new(&served, product, effort);
+
+    let reads = bench.reads(&mut reference);
+    let posted = bench.posted(&mut reference);
+    drop(reference);
+    let (round_trip, [word, most]) = bench.latencies([4, u64::from(MAX_DESCRIPTOR_LENGTH)]);
+    let results = Results {
+        product,
+        effort,
+        bytes: bench.bytes(),
+        reads,
+        posted,
+        round_trip,
+        latencies: [("4 B", word), ("64 KiB", most)],
+        bandwidths: bench.bandwidths(),
+    };
+    results.print();
+    if let Some(path) = json
+        && let Err(error) = std::fs::write(&path, format!("{:#}\n", results.json()))
+    {
+        eprintln!("error: {path}: {error}");
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,144 @@
+//! What was measured, for people and for programs.
+use neuron_protocol::generation::Product;
+use serde_json::{Value, json};
+
+use crate::measure::{Bandwidth, Effort, Posted, Times, ratio};
+
+/// All of one run. Where there are two, ours comes first and the crate's server second.
+pub struct Results {
+    pub product: Product,
+    pub effort: Effort,
+    /// Of a batch.
+    pub bytes: u64,
+    pub reads: [Times; 2],
+    pub posted: [Posted; 2],
+    pub round_trip: Times,
+    pub latencies: [(&'static str, Times); 2],
+    pub bandwidths: Vec<Bandwidth>,
+}
+
+const SERVERS: [&str; 2] = ["this server", "the crate's"];
+
+fn columns(times: Times) -> String {
+    let us = |ns| ratio(ns, 1000);
+    format!(
+        "{:>8.1}{:>8.1}{:>8.1}",
+        us(times.p10),
+        us(times.p50),
+        us(times.p99)
+    )
+}
+
+impl Results {
+    pub fn print(&self) {
+        println!("{}, {} samples", self.product, self.effort.samples);
+        self.print_accesses();
+        self.print_latencies();
+        self.print_bandwidths();
+    }
+
+    fn print_accesses(&self) {
+        println!(
+            "{:<34}{:>8}{:>8}{:>8}   p10, p50 by the crate's server",
+            "register read, us", "p10", "p50", "p99"
+        );
+        let theirs = self.reads[1];
+        for (name, times) in SERVERS.into_iter().zip(self.reads) {
+            println!(
+                "{name:<34}{}   {:.2} {:.2}",
+                columns(times),
+                ratio(times.p10, theirs.p10),
+                ratio(times.p50, theirs.p50)
+            );
+        }
+        println!();
+        println!(
+            "{:<34}{:>8}{:>8}   calls a write",
+            "posted writes, thousands a second", "best", "median"
+        );
+        for (name, posted) in SERVERS.into_iter().zip(self.posted) {
+            println!(
+                "{name:<34}{:>8.0}{:>8.0}   {:.3}",
+                ratio(1_000_000, posted.each.p10),
+                ratio(1_000_000, posted.each.p50),
+                posted.calls_per_write
+            );
+        }
+    }
+
+    fn print_latencies(&self) {
+        println!();
+        println!(
+            "{:<34}{:>8}{:>8}{:>8}   p10 by round trip",
+            "one queue, us", "p10", "p50", "p99"
+        );
+        println!("{:<34}{}", "empty round trip", columns(self.round_trip));
+        for (name, times) in self.latencies {
+            let name = format!("doorbell to marker, {name}");
+            println!(
+                "{name:<34}{}   {:.2}",
+                columns(times),
+                ratio(times.p10, self.round_trip.p10)
+            );
+        }
+    }
+
+    fn print_bandwidths(&self) {
+        println!();
+        println!(
+            "{} descriptors of 64 KiB a batch, {} rounds of memmove and copy",
+            self.effort.batch, self.effort.rounds
+        );
+        println!(
+            "{:<34}{:>8}{:>8}   of memmove: median, worst tenth",
+            "MB/s", "memmove", "copy"
+        );
+        let rate = |ns| ratio(u128::from(self.bytes) * 1000, ns);
+        for row in &self.bandwidths {
+            println!(
+                "{:<34}{:>8.0}{:>8.0}   {:.2} {:.2}",
+                row.name,
+                rate(row.memmove.p50),
+                rate(row.copy.p50),
+                row.of_memmove.1,
+                row.of_memmove.0
+            );
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let times =
+            |times: Times| json!({ "p10_ns": times.p10, "p50_ns": times.p50, "p99_ns": times.p99 });
+        let posted =
+            |posted: Posted| json!({ "each": times(posted.each), "calls": posted.calls_per_write });
+        let mut report = json!({
+            "product": self.product.name(),
+            "samples": self.effort.samples,
+            "batch_bytes": self.bytes,
+            "register_read": {
+                "this_server": times(self.reads[0]),
+                "vfio_user_crate": times(self.reads[1]),
+                "p10_ratio": ratio(self.reads[0].p10, self.reads[1].p10),
+            },
+            "posted_write": {
+                "this_server": posted(self.posted[0]),
+                "vfio_user_crate": posted(self.posted[1]),
+            },
+            "round_trip": times(self.round_trip),
+        });
+        for (name, latency) in self.latencies {
+            report["latency"][name] = times(latency);
+            report["latency"][name]["p10_per_round_trip"] =
+                json!(ratio(latency.p10, self.round_trip.p10));
+        }
+        for row in &self.bandwidths {
+            report["bandwidth"][row.name] = json!({
+                "copy": times(row.copy),
+                "memmove": times(row.memmove),
+                "of_memmove_median": row.of_memmove.1,
+                "of_memmove_worst_tenth": row.of_memmove.0,
+            });
+        }
+        report
+    }
+}

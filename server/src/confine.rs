@@ -57,12 +57,21 @@ pub fn confine<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
     report: Option<BorrowedFd<'_>>,
 ) -> Result<Confinement, ConfineError> {
+    load_symbols();
     // seccomp needs it of an unprivileged process, and would set it too; landlock likewise.
     rustix::thread::set_no_new_privs(true).map_err(failed("no_new_privs"))?;
     let landlock = restrict_files(directories, report)?;
     let filter = filter(report)?;
     seccompiler::apply_filter(&filter).map_err(failed("seccomp"))?;
     Ok(Confinement { landlock })
+}
+
+/// Reads the program's symbols while files can still be opened, if backtraces are asked for: std keeps them.
+fn load_symbols() {
+    if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+        // Naming the frames is what reads them.
+        let _ = std::backtrace::Backtrace::force_capture().to_string();
+    }
 }
 
 fn restrict_files<'a>(
@@ -242,6 +251,7 @@ mod tests {
                 "--test-threads=1",
                 "--nocapture",
             ])
+            .env("RUST_BACKTRACE", "1")
             .env(CHILD, directory.path())
             .stdin(Stdio::null())
             .output()
@@ -256,6 +266,11 @@ mod tests {
         assert!(directory.path().join("other/file").exists());
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(stdout.contains("1 passed"), "{stdout}");
+    }
+
+    #[inline(never)]
+    fn whoever_panics() -> String {
+        std::backtrace::Backtrace::force_capture().to_string()
     }
 
     fn inside(directory: &Path) {
@@ -303,6 +318,8 @@ mod tests {
             eprintln!("this kernel has no landlock: other files can be removed");
         }
         std::fs::remove_file(allowed.join("socket")).unwrap();
+        let trace = whoever_panics();
+        assert!(trace.contains("whoever_panics"), "no symbols: {trace}");
         // Device memory, threads, a pair of sockets, the runtime with its signals.
         let memory = Sparse::new("test", 1 << 30).unwrap();
         crate::memory::write_own(&[1; 4096], &memory.slice(0, 4096).unwrap());

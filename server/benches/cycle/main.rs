@@ -95,14 +95,14 @@ fn main() {
     let reads = bench.reads(&mut reference);
     let posted = bench.posted(&mut reference);
     drop(reference);
-    let (round_trip, [word, most]) = bench.latencies([4, u64::from(MAX_DESCRIPTOR_LENGTH)]);
+    let (round_trips, [word, most]) = bench.latencies([4, u64::from(MAX_DESCRIPTOR_LENGTH)]);
     let results = Results {
         product,
         effort,
         bytes: bench.bytes(),
         reads,
         posted,
-        round_trip,
+        round_trips,
         latencies: [("4 B", word), ("64 KiB", most)],
         bandwidths: bench.bandwidths(),
     };

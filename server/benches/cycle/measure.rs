@@ -25,6 +25,8 @@ const SOURCE: u64 = RAM + (4 << 20);
 const HBM: u64 = 16 << 20;
 /// Samples of one kind in a row.
 const TURN: usize = 20;
+/// Copies whose system calls are counted.
+const CALL_SAMPLES: u32 = 1000;
 /// Copies longer than this are waited for asleep.
 const LONG: u64 = 1 << 20;
 /// Posted writes in a row, before the read that waits for them.
@@ -77,6 +79,8 @@ pub struct Bandwidth {
     pub memmove: Times,
     /// p10 and p50 of the ratios of each round.
     pub of_memmove: (f64, f64),
+    /// p50 of the ratios in CPU time: what is left if nobody else wants the CPUs.
+    pub of_memmove_cpu: f64,
 }
 
 pub struct Bench<'a> {
@@ -194,6 +198,22 @@ impl<'a> Bench<'a> {
         ]
     }
 
+    /// CPU time of the device thread so far.
+    fn cpu(&self) -> Duration {
+        let pid = self.served.pid().as_raw_nonzero();
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+        let path = tasks
+            .map(|task| task.expect("thread").path())
+            .find(|path| {
+                std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "nd0")
+            })
+            .expect("the device thread");
+        // Nanoseconds on a CPU come first.
+        let schedstat = std::fs::read_to_string(path.join("schedstat")).expect("schedstat");
+        let ns = schedstat.split_ascii_whitespace().next();
+        Duration::from_nanos(ns.and_then(|ns| ns.parse().ok()).expect("a number"))
+    }
+
     /// System calls of the device thread for its socket so far, as the server counts them.
     fn calls(&self) -> u64 {
         let socket = self.served.socket();
@@ -208,23 +228,42 @@ impl<'a> Bench<'a> {
             .sum()
     }
 
-    /// Round trips, and copies of some lengths from doorbell to marker.
-    pub fn latencies<const N: usize>(&mut self, lengths: [u64; N]) -> (Times, [Times; N]) {
+    /// Round trips with a client that sleeps until its answer comes and with one that looks for it, and copies of some
+    /// lengths from doorbell to marker with the system calls that each took.
+    pub fn latencies<const N: usize>(
+        &mut self,
+        lengths: [u64; N],
+    ) -> ([Times; 2], [(Times, f64); N]) {
         let source = self.host(SOURCE);
         for _ in 0..100 {
             for length in lengths {
                 self.copy(source, HBM, length);
             }
         }
-        let mut round_trips = Vec::new();
-        let mut copies = lengths.map(|_| Vec::new());
+        let (mut asleep, mut awake) = (Vec::new(), Vec::new());
+        let mut copies = lengths.map(|_| (Vec::new(), 0));
         for _ in 0..self.effort.samples / TURN {
-            round_trips.extend((0..TURN).map(|_| self.round_trip()));
-            for (samples, length) in copies.iter_mut().zip(lengths) {
+            asleep.extend((0..TURN).map(|_| self.round_trip()));
+            self.neuron.registers.look_for_replies(true);
+            awake.extend((0..TURN).map(|_| self.round_trip()));
+            self.neuron.registers.look_for_replies(false);
+            for ((samples, _), length) in copies.iter_mut().zip(lengths) {
                 samples.extend((0..TURN).map(|_| self.copy(source, HBM, length)));
             }
         }
-        (Times::of(round_trips), copies.map(Times::of))
+        for ((_, calls), length) in copies.iter_mut().zip(lengths) {
+            let before = self.calls();
+            for _ in 0..CALL_SAMPLES {
+                self.copy(source, HBM, length);
+            }
+            *calls = self.calls() - before;
+        }
+        (
+            [Times::of(asleep), Times::of(awake)],
+            copies.map(|(samples, calls)| {
+                (Times::of(samples), ratio(calls.into(), CALL_SAMPLES.into()))
+            }),
+        )
     }
 
     pub fn bandwidths(&mut self) -> Vec<Bandwidth> {
@@ -241,18 +280,29 @@ impl<'a> Bench<'a> {
             self.copy(source, destination, bytes);
             self.memmove();
             let (mut copies, mut moves, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+            let mut cpu_ratios = Vec::new();
             for _ in 0..self.effort.rounds {
-                let (memmove, copy) = (self.memmove(), self.copy(source, destination, bytes));
+                // Each once before, so that neither finds the bytes in the other's cache.
+                self.memmove();
+                let (memmove, memmove_cpu) = self.memmove();
+                self.copy(source, destination, bytes);
+                let before = self.cpu();
+                let copy = self.copy(source, destination, bytes);
+                // The thread sleeps again as soon as the marker is there.
+                let copy_cpu = self.cpu().saturating_sub(before);
                 ratios.push(ratio(memmove.as_nanos(), copy.as_nanos()));
+                cpu_ratios.push(ratio(memmove_cpu.as_nanos(), copy_cpu.as_nanos()));
                 moves.push(memmove);
                 copies.push(copy);
             }
             ratios.sort_by(f64::total_cmp);
+            cpu_ratios.sort_by(f64::total_cmp);
             Bandwidth {
                 name,
                 copy: Times::of(copies),
                 memmove: Times::of(moves),
                 of_memmove: (ratios[ratios.len() / 10], ratios[ratios.len() / 2]),
+                of_memmove_cpu: cpu_ratios[cpu_ratios.len() / 2],
             }
         })
         .into()
@@ -260,11 +310,11 @@ impl<'a> Bench<'a> {
 
     /// What the machine can do between the same two buffers, in the same 64 KiB pieces: with memory as the guest has it,
     /// and without a descriptor.
-    fn memmove(&self) -> Duration {
+    fn memmove(&self) -> (Duration, Duration) {
         let bytes = self.bytes();
         let step = usize::try_from(MAX_DESCRIPTOR_LENGTH).expect("length");
         let memory = self.neuron.memory.memory();
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), thread_cpu());
         let mut position = 0;
         while position < bytes {
             let slice = |base| {
@@ -275,8 +325,14 @@ impl<'a> Bench<'a> {
             slice(SOURCE).copy_to_volatile_slice(slice(SOURCE + bytes));
             position += u64::from(MAX_DESCRIPTOR_LENGTH);
         }
-        start.elapsed()
+        (start.elapsed(), thread_cpu().saturating_sub(cpu))
     }
+}
+
+/// CPU time of this thread.
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("not negative")
 }
 
 fn timed_read(client: &mut RawClient, offset: u32) -> Duration {

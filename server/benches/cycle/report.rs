@@ -12,8 +12,10 @@ pub struct Results {
     pub bytes: u64,
     pub reads: [Times; 2],
     pub posted: [Posted; 2],
-    pub round_trip: Times,
-    pub latencies: [(&'static str, Times); 2],
+    /// With a client that sleeps until its answer comes, and with one that looks for it.
+    pub round_trips: [Times; 2],
+    /// With the system calls of each.
+    pub latencies: [(&'static str, (Times, f64)); 2],
     pub bandwidths: Vec<Bandwidth>,
 }
 
@@ -69,16 +71,23 @@ impl Results {
     fn print_latencies(&self) {
         println!();
         println!(
-            "{:<34}{:>8}{:>8}{:>8}   p10 by round trip",
+            "{:<34}{:>8}{:>8}{:>8}   p10 by round trip, client asleep and awake; calls",
             "one queue, us", "p10", "p50", "p99"
         );
-        println!("{:<34}{}", "empty round trip", columns(self.round_trip));
-        for (name, times) in self.latencies {
+        let [asleep, awake] = self.round_trips;
+        println!(
+            "{:<34}{}",
+            "empty round trip, client asleep",
+            columns(asleep)
+        );
+        println!("{:<34}{}", "empty round trip, client awake", columns(awake));
+        for (name, (times, calls)) in self.latencies {
             let name = format!("doorbell to marker, {name}");
             println!(
-                "{name:<34}{}   {:.2}",
+                "{name:<34}{}   {:.2} {:.2}; {calls:.1}",
                 columns(times),
-                ratio(times.p10, self.round_trip.p10)
+                ratio(times.p10, asleep.p10),
+                ratio(times.p10, awake.p10)
             );
         }
     }
@@ -90,18 +99,19 @@ impl Results {
             self.effort.batch, self.effort.rounds
         );
         println!(
-            "{:<34}{:>8}{:>8}   of memmove: median, worst tenth",
+            "{:<34}{:>8}{:>8}   of memmove: median, worst tenth, median in CPU time",
             "MB/s", "memmove", "copy"
         );
         let rate = |ns| ratio(u128::from(self.bytes) * 1000, ns);
         for row in &self.bandwidths {
             println!(
-                "{:<34}{:>8.0}{:>8.0}   {:.2} {:.2}",
+                "{:<34}{:>8.0}{:>8.0}   {:.2} {:.2} {:.2}",
                 row.name,
                 rate(row.memmove.p50),
                 rate(row.copy.p50),
                 row.of_memmove.1,
-                row.of_memmove.0
+                row.of_memmove.0,
+                row.of_memmove_cpu
             );
         }
     }
@@ -124,12 +134,15 @@ impl Results {
                 "this_server": posted(self.posted[0]),
                 "vfio_user_crate": posted(self.posted[1]),
             },
-            "round_trip": times(self.round_trip),
+            "round_trip": times(self.round_trips[0]),
+            "round_trip_client_awake": times(self.round_trips[1]),
         });
-        for (name, latency) in self.latencies {
+        for (name, (latency, calls)) in self.latencies {
+            let [asleep, awake] = self.round_trips.map(|base| ratio(latency.p10, base.p10));
             report["latency"][name] = times(latency);
-            report["latency"][name]["p10_per_round_trip"] =
-                json!(ratio(latency.p10, self.round_trip.p10));
+            report["latency"][name]["p10_per_round_trip"] = json!(asleep);
+            report["latency"][name]["p10_per_round_trip_client_awake"] = json!(awake);
+            report["latency"][name]["calls"] = json!(calls);
         }
         for row in &self.bandwidths {
             report["bandwidth"][row.name] = json!({
@@ -137,6 +150,7 @@ impl Results {
                 "memmove": times(row.memmove),
                 "of_memmove_median": row.of_memmove.1,
                 "of_memmove_worst_tenth": row.of_memmove.0,
+                "of_memmove_median_cpu": row.of_memmove_cpu,
             });
         }
         report

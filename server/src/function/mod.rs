@@ -11,6 +11,7 @@ mod misc_ram;
 mod msix;
 mod notifications;
 mod operate;
+mod privacy;
 mod register_file;
 mod registers;
 mod report;
@@ -95,6 +96,11 @@ enum Asker {
     },
     /// A policy put the write off; nobody waits for it.
     Late,
+    /// Whoever suspects that the guest works on a private copy; see [`privacy`].
+    Privacy {
+        guest: u64,
+        looks: u8,
+    },
 }
 
 /// Totals that are not the engines'.
@@ -136,6 +142,7 @@ pub struct NeuronFunction {
     next_dma: u64,
     /// A reset is done but for what the client still has of before.
     reset_pending: bool,
+    privacy: privacy::Privacy,
     /// Told the state that a client leaves behind.
     parting: Option<Parting>,
 }
@@ -189,6 +196,7 @@ impl NeuronFunction {
             next_dma: 0,
             reset_pending: false,
             parting: None,
+            privacy: privacy::Privacy::default(),
             config,
             generation,
             info,
@@ -258,6 +266,9 @@ impl NeuronFunction {
                 self.held.answer = None;
                 self.late.forget(|_, _| true);
                 self.notifications.reset();
+                // A look at memory is no work, and nothing waits for it.
+                self.askers
+                    .retain(|_, asker| !matches!(asker, Asker::Privacy { .. }));
                 for asker in self.askers.values_mut() {
                     *asker = Asker::Dropped;
                 }
@@ -448,7 +459,32 @@ impl NeuronFunction {
                         self.observers
                             .emit(Scope::Device, EventKind::MailboxRefused(fault));
                     }
+                    if let mailbox::Unanswered::Malformed(_) = error {
+                        self.suspect_mailbox();
+                    }
                     return;
+                }
+            }
+        }
+    }
+
+    /// A slice of the engines' work.
+    fn run_engines(&mut self) -> Progress {
+        let mut slice = SLICE_BYTES;
+        loop {
+            let (udma, mut context) = self.engines();
+            let step = udma.run(&mut slice, &mut context);
+            self.interrupt();
+            match step {
+                Slice::Idle => return self.next_release(),
+                Slice::Again => return Progress::Again,
+                Slice::Request { id, request } => {
+                    let resets = self.counters.resets;
+                    self.serve(id, request);
+                    // A reset that a descriptor asks for costs thousands of times what a register does.
+                    if self.counters.resets != resets {
+                        return Progress::Again;
+                    }
                 }
             }
         }
@@ -612,6 +648,7 @@ impl PciFunction for NeuronFunction {
         if let Some(msix) = &mut self.msix {
             msix.disconnect();
         }
+        self.privacy = privacy::Privacy::default();
         self.memory.guest.clear();
         self.memory.clear_device();
         self.observers.emit(Scope::Device, EventKind::Disconnect);
@@ -627,24 +664,12 @@ impl PciFunction for NeuronFunction {
         }
         self.release();
         self.run_mailbox();
-        let mut slice = SLICE_BYTES;
-        loop {
-            let (udma, mut context) = self.engines();
-            let step = udma.run(&mut slice, &mut context);
-            self.interrupt();
-            match step {
-                Slice::Idle => return self.next_release(),
-                Slice::Again => return Progress::Again,
-                Slice::Request { id, request } => {
-                    let resets = self.counters.resets;
-                    self.serve(id, request);
-                    // A reset that a descriptor asks for costs thousands of times what a register does.
-                    if self.counters.resets != resets {
-                        return Progress::Again;
-                    }
-                }
-            }
+        let aborts = self.totals.aborts;
+        let progress = self.run_engines();
+        if self.totals.aborts != aborts {
+            self.suspect_rings();
         }
+        progress
     }
 
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
@@ -676,6 +701,7 @@ impl PciFunction for NeuronFunction {
             Some(Asker::Mailbox { .. }) => self.mailbox.awaits(id),
             Some(Asker::Notification { ticket }) => self.notifications.awaits(*ticket),
             Some(Asker::Late) => true,
+            Some(Asker::Privacy { .. }) => true,
         }
     }
 
@@ -690,6 +716,7 @@ impl PciFunction for NeuronFunction {
                 let (udma, mut context) = self.engines();
                 udma.complete(id, reply.map_err(FaultKind::Client), &mut context);
             }
+            Some(Asker::Privacy { guest, looks }) => self.compare_memory(guest, looks, &reply),
             Some(Asker::Notification { ticket }) => {
                 self.notifications.complete(ticket, reply.is_ok());
             }

@@ -63,6 +63,7 @@ impl Account for NeuronFunction {
             serial: self.config.serial,
             connected: false,
             wire: WireReport::default(),
+            private_memory: self.privacy == super::privacy::Privacy::Private,
             bus_master: self.pci.bus_master(),
             hbm_resident: self.memory.hbm.resident(),
             counters: Counters {

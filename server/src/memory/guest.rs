@@ -364,6 +364,51 @@ mod tests {
         }
     }
 
+    /// Every sequence of three changes, of every range, in a space of six bytes.
+    #[test]
+    fn every_three_changes_of_a_small_space() {
+        const SPACE: u64 = 6;
+        let ranges: Vec<_> = (0..SPACE)
+            .flat_map(|from| (1..=SPACE - from).map(move |size| (from, size)))
+            .collect();
+        let changes: Vec<_> = [true, false]
+            .into_iter()
+            .flat_map(|insert| ranges.iter().map(move |range| (insert, *range)))
+            .collect();
+        let apply =
+            |map: &mut GuestMap, model: &mut [u64], step: u64, change: (bool, (u64, u64))| {
+                let (insert, (from, size)) = change;
+                if insert {
+                    map.insert(from, tagged(size, step * 100)).unwrap();
+                } else {
+                    map.remove(from, size).unwrap();
+                }
+                for at in from..from + size {
+                    let tag = if insert { step * 100 + at - from } else { 0 };
+                    model[usize::try_from(at).unwrap()] = tag;
+                }
+            };
+        for first in &changes {
+            for second in &changes {
+                for third in &changes {
+                    let (mut map, mut model) = (GuestMap::default(), [0; 6]);
+                    for (step, change) in (1..).zip([first, second, third]) {
+                        apply(&mut map, &mut model, step, *change);
+                    }
+                    for (at, tag) in (0..).zip(model) {
+                        let found = map.find(at).map_or(0, |(mapping, offset)| {
+                            let Backing::OwnHbm { bar_offset } = mapping.backing else {
+                                unreachable!()
+                            };
+                            bar_offset + offset
+                        });
+                        assert_eq!(found, tag, "{first:?} {second:?} {third:?} at {at}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_file_shorter_than_its_mapping_leaves_a_hole() {
         let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -416,9 +461,9 @@ mod tests {
         };
         // One page of the file by two ways, if the kernel has pages to give.
         let (first, last) = (at(2 * HUGE - 0x1000, 4), at(1 << 32, 4));
-        if crate::memory::write_bytes(&[1, 2, 3, 4], &first).is_ok() {
+        if crate::memory::copy::write_bytes(&[1, 2, 3, 4], &first).is_ok() {
             let mut read = [0; 4];
-            crate::memory::read_bytes(&last, &mut read).unwrap();
+            crate::memory::copy::read_bytes(&last, &mut read).unwrap();
             assert_eq!(read, [1, 2, 3, 4]);
         } else {
             eprintln!("no huge pages (vm.nr_hugepages): contents not compared");

@@ -160,6 +160,14 @@ fn headline(out: &mut String, device: &DeviceReport) {
     for (engine, cause) in &device.aborted {
         line(out, format_args!("  engine {engine} IS ABORTED: {cause}"));
     }
+    if device.private_memory {
+        line(
+            out,
+            format_args!(
+                "  GUEST MEMORY IS PRIVATE: nothing the device writes arrives; start QEMU with share=on"
+            ),
+        );
+    }
     if !device.bus_master && device.queues.iter().any(|queue| queue.m2s.outstanding > 0) {
         line(
             out,

@@ -247,6 +247,8 @@ pub struct DeviceReport {
     pub serial: u64,
     /// A client is connected. Filled in by whoever owns the connection, not by the function; `wire` as well.
     pub connected: bool,
+    /// The guest works on a private copy of its memory (QEMU with share=off): nothing the device writes reaches it.
+    pub private_memory: bool,
     /// The connection.
     pub wire: WireReport,
     /// The guest allows DMA.

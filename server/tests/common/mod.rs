@@ -81,6 +81,8 @@ impl Served {
             ])
             .args(place)
             .args(options)
+            // The symbols that it would load are not what is measured.
+            .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -27,6 +27,7 @@ pub struct RawClient {
     stream: UnixStream,
     next_id: u16,
     bar: u32,
+    looks: bool,
 }
 
 impl RawClient {
@@ -38,6 +39,7 @@ impl RawClient {
             stream,
             next_id: 0,
             bar: 0,
+            looks: false,
         };
         let mut body = vec![0; 4];
         body.extend_from_slice(br#"{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"pgsizes":4096,"max_dma_maps":65535,"migration":{"pgsize":4096,"max_bitmap_size":268435456},"write_multiple":true}}"#);
@@ -109,6 +111,28 @@ impl RawClient {
         self.bar = bar;
     }
 
+    /// Looks for replies without sleeping, as somebody does who polls a marker.
+    pub fn look_for_replies(&mut self, looks: bool) {
+        self.looks = looks;
+        self.stream.set_nonblocking(looks).unwrap();
+    }
+
+    fn receive(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        if !self.looks {
+            return self.stream.read_exact(bytes);
+        }
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.stream.read(&mut bytes[filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => filled += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Writes and waits for the answer.
     pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut body = access(region, offset, data.len());
@@ -152,12 +176,12 @@ impl RawClient {
             self.stream.write_all(&message)?;
         }
         let mut header = [0; HEADER];
-        self.stream.read_exact(&mut header)?;
+        self.receive(&mut header)?;
         let word = |at: usize| {
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
         let mut reply = vec![0; usize::try_from(word(4)).unwrap() - HEADER];
-        self.stream.read_exact(&mut reply)?;
+        self.receive(&mut reply)?;
         assert_eq!(u16::from_le_bytes([header[0], header[1]]), id);
         if word(8) & ERROR != 0 {
             return Err(io::Error::from_raw_os_error(

@@ -12,7 +12,7 @@ use neuron_protocol::ring::RingId;
 use neuron_vfio_user::function::{Config, Firmware, NeuronFunction, SLICE_BYTES};
 use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::report::{Account, Detail};
-use neuron_vfio_user::vfio::codec::Command;
+use neuron_vfio_user::vfio::codec::{Command, Reply, wire};
 use neuron_vfio_user::vfio::{Handle, Listener, ServeError, Server, Settings};
 
 use crate::peer::{Peer, QEMU_VERSION, dma_map, dma_unmap, memfd};
@@ -346,6 +346,66 @@ fn a_busy_device_stops_and_is_fresh_for_the_next_client() {
     assert_eq!(real.done(), 0);
     real.flood(65_536);
     drop(real);
+}
+
+/// QEMU with `share=off`: the file that came with the map is not what the guest works on. The device asks what the guest
+/// sees where a ring reads as garbage, and says so; a guest that really wrote garbage is not accused.
+#[test]
+fn private_guest_memory_is_noticed() {
+    for private in [true, false] {
+        let mut real = Real::new();
+        real.peer.call(&Command::RegionWrite {
+            region: 7,
+            offset: 4,
+            data: &[6, 0],
+        });
+        let file = memfd(1 << 20);
+        let reply = real
+            .peer
+            .call_with_fds(&dma_map(TX_RING, 1 << 20), &[file.as_fd()]);
+        assert_eq!(reply.errno(), 0);
+        let base = real.host(TX_RING);
+        for (register, value) in [
+            (queue::DRBP_LOW, base & 0xffff_ffff),
+            (queue::DRBP_HIGH, base >> 32),
+            (queue::DRL, 64),
+            (queue::CFG, u32::MAX.into()),
+            (queue::DRTP_INC, 1),
+        ] {
+            let at = real.register(Direction::M2s, register);
+            real.post(at, u32::try_from(value).unwrap());
+        }
+        let mut asked = 0;
+        let look = |function: &mut NeuronFunction| {
+            let report = function.report(Detail::Status);
+            (report.private_memory, report.aborted.len())
+        };
+        loop {
+            let message = real.peer.receive();
+            // The question is too long to decode as a command.
+            let word =
+                |at: usize| u64::from_le_bytes(message.payload[at..at + 8].try_into().unwrap());
+            let (iova, count) = (word(0), word(8));
+            assert_eq!(message.command(), wire::command::DMA_READ);
+            let mut bytes = Vec::new();
+            if count > 1 << 20 {
+                // Which layout do you have? This one.
+                let (command, errno) = (message.command(), rustix::io::Errno::TOOBIG);
+                Reply::Error { command, errno }.encode(message.id(), &mut bytes);
+            } else {
+                assert_eq!((iova, count), (TX_RING, 16));
+                asked += 1;
+                let data = [u8::from(private); 16];
+                Reply::DmaRead { iova, data: &data }.encode(message.id(), &mut bytes);
+            }
+            std::io::Write::write_all(&mut &real.peer.stream, &bytes).unwrap();
+            // A read that comes back has the answer behind it.
+            if asked == if private { 3 } else { 1 } {
+                break real.peer.assert_alive();
+            }
+        }
+        assert_eq!(real.handle.call(look).unwrap(), (private, 1));
+    }
 }
 
 /// Memory that goes away under a transfer, with everything real: the client keeps the file.

@@ -329,9 +329,9 @@ fn an_error_interrupts_unless_its_group_is_kept_from_it() {
             let control = device.iofic(3, iofic::CONTROL);
             device.write(control, 0x28);
         }
-        // A descriptor that was never written has no ring id of any lap.
+        // More than the ring holds.
         let at = device.register(Direction::M2s, queue::DRTP_INC);
-        device.write(at, 1);
+        device.write(at, queue::INDEX_MASK);
         let cause = device.iofic(3, iofic::CAUSE);
         while device.read(cause) == 0 {}
         assert_eq!(count(&fd), u64::from(!quiet));

@@ -29,6 +29,8 @@ enum Expected {
     Pass,
     /// The run fails, and for this reason.
     Fails(Failure),
+    /// A scenario fails, and a finding contains this.
+    FailsSaying(&'static str),
     /// Every scenario passes, and the last device alone complains.
     LastComplains,
     /// There is no run, and the message contains this.
@@ -80,6 +82,25 @@ const CASES: &[Case] = &[
         name: "trn2/qemu/6.1/sixteen-devices",
         options: "--product trn2 --devices 16 --scenario info,buffer_copy,all_devices,self_abort --timeout 600",
         expected: Expected::LastComplains,
+    },
+    // Hardware that misbehaves on purpose: what a driver can bear, and what it has to report.
+    pass(
+        "faults/marker-half-word",
+        "--product trn1 --platform silicon --scenario buffer_copy -- --fault marker-half-word",
+    ),
+    pass(
+        "faults/mailbox-drop-once",
+        "--product trn1 --platform silicon --scenario mailbox,buffer_copy -- --fault mailbox-drop-once",
+    ),
+    Case {
+        name: "faults/marker-drop-once",
+        options: "--product trn1 --platform silicon --scenario buffer_copy -- --fault marker-drop-once",
+        expected: Expected::FailsSaying("Connection timed out"),
+    },
+    Case {
+        name: "faults/data-error-once",
+        options: "--product trn1 --platform silicon --scenario buffer_copy -- --fault data-error-once",
+        expected: Expected::FailsSaying("Connection timed out"),
     },
     // A judge is trusted only where it was seen to find something.
     Case {
@@ -215,6 +236,16 @@ fn check(case: &Case) -> Result<(), String> {
                 print::closing(&lane, &report)
             )),
         },
+        (Ok((lane, report)), Expected::FailsSaying(words)) => {
+            let says = report.findings.iter().any(|f| f.text.contains(words));
+            if says && verdict(&report.findings) == Some(Failure::Scenario) {
+                return Ok(());
+            }
+            Err(format!(
+                "{}\nexpected a failed scenario with {words:?}",
+                print::closing(&lane, &report)
+            ))
+        }
         (Ok((lane, report)), Expected::LastComplains) => {
             let mut wrong = guest_did_all(&options, &report);
             wrong.extend(only_last_complains(&options, &report));

@@ -129,7 +129,7 @@ pub const SCENARIOS: [Scenario; 30] = [
         "doorbell-twice",
         "on=doorbell action=duplicate direction=m2s nth=1",
         "the first source doorbell counts twice",
-        "succeeds at first; the engine then meets stale descriptors, and later copies may time out",
+        "the engine meets stale descriptors behind the right ones and aborts: waits its budget, says that the DMA timed out, fails the ioctl",
     ),
     scenario(
         "tail-short",
@@ -201,13 +201,13 @@ pub const SCENARIOS: [Scenario; 30] = [
         "registers-ones",
         "on=register action=value value=0xffffffff",
         "every register reads all ones",
-        "believes that the device is gone, or waits for ever for what never changes",
+        "refuses the device in probe, or takes it for gone",
     ),
     scenario(
         "registers-deadbeef",
         "on=register action=value value=0xdeadbeef",
         "every register reads 0xdeadbeef, as for accesses that the fabric refuses",
-        "reads each again, says so, and goes on with the value",
+        "reads again and again; 2.25.4.0 does not come out of probe within minutes",
     ),
     scenario(
         "surprise-removal",

@@ -28,6 +28,17 @@ fn a_session_replays_the_same() {
         ("full", &["--product", "trn1"][..]),
         ("none", &["--product", "trn2", "--record-payload", "none"]),
         (
+            "adverse",
+            &[
+                "--adversary",
+                "7",
+                "--hbm",
+                "4G",
+                "--record-payload",
+                "none",
+            ],
+        ),
+        (
             "timed",
             &[
                 "--product",
@@ -168,5 +179,52 @@ fn a_device_that_loses_a_copy_is_found_out() {
         assert!(words.contains("as descriptors ["), "{words}");
         assert!(words.contains("drtp_inc = "), "{words}");
         assert!(divergence.before.len() > 5 && divergence.after.len() > 3);
+    }
+}
+
+#[test]
+fn coverage_is_the_same_live_and_recorded_and_differs_between_products() {
+    let directory = tempfile::tempdir().unwrap();
+    let [recording, live] = ["r", "c"].map(|name| directory.path().join(name));
+    recorded(
+        &recording,
+        &["--coverage", text(&live), "--record-payload", "none"],
+        Signal::TERM,
+    );
+    let table = |file: &Path| {
+        let (code, stdout, stderr) = run(&["coverage", text(file)]);
+        assert_eq!(code, 0, "{stdout}{stderr}");
+        stdout
+    };
+    let expected = table(&live);
+    assert!(expected.contains("eng * m2s q* drtp_inc"), "{expected}");
+    assert_eq!(table(&recording), expected);
+    let trn1 = kept().into_iter().find(|file| text(file).contains("trn1"));
+    let (code, stdout, _) = run(&["coverage", "diff", text(&trn1.unwrap()), text(&recording)]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("\n- misc_ram.reset"), "{stdout}");
+}
+
+#[test]
+fn a_page_needs_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("page.html");
+    for file in kept() {
+        let (code, stdout, stderr) = run(&["show", text(&file), "--output", text(&page)]);
+        assert_eq!(code, 0, "{stdout}{stderr}");
+        let html = std::fs::read_to_string(&page).unwrap();
+        for part in [
+            "Time line",
+            "batches</text>",
+            "drtp_inc",
+            "bus mastering on",
+            "</html>",
+        ] {
+            assert!(html.contains(part), "{part}: {}", file.display());
+        }
+        for foreign in ["http", "<script", "<link", "url("] {
+            assert!(!html.contains(foreign), "{foreign}");
+        }
+        assert!(html.len() < 1 << 20);
     }
 }

@@ -1,5 +1,6 @@
 //! The command line.
 mod adversary;
+mod coverage;
 mod ctl;
 mod device;
 mod exit;
@@ -13,6 +14,7 @@ mod replay;
 mod report;
 mod sanitize;
 mod serve;
+mod show;
 mod size;
 mod timing;
 mod wire;
@@ -75,6 +77,10 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Drive the device by a recording (serve --record), without QEMU, and compare all it does; exit status 1 at the first difference
     Replay(replay::ReplayArgs),
+    /// Draw a recording: one HTML page with time line, latencies, registers and events, which needs no network
+    Show(show::ShowArgs),
+    /// Which registers the driver used, how often, and which of them have no behaviour here; `coverage diff A B` compares two
+    Coverage(coverage::CoverageArgs),
 }
 
 fn long_help() -> String {
@@ -89,6 +95,8 @@ pub fn main() -> ExitCode {
         Command::Ctl(args) => args.run(),
         Command::Probe(args) => args.run(),
         Command::Replay(args) => args.run(),
+        Command::Coverage(args) => args.run(),
+        Command::Show(args) => args.run(),
     };
     exit.into()
 }

@@ -55,20 +55,27 @@ impl RecordArgs {
         if self.record_limit < 1 << 20 {
             return Err("--record-limit: less than 1M is not worth a recording".to_owned());
         }
-        let files: Result<Vec<_>, String> = (0..devices)
-            .map(|n| {
-                let path = numbered(path, n, devices);
-                let file = File::create(&path)
-                    .map_err(|error| format!("--record {}: {error}", path.display()))?;
-                Ok((path, file))
-            })
-            .collect();
         Ok(Recordings {
-            files: files?,
+            files: open("record", path, devices)?,
             limit: self.record_limit,
             payload: self.record_payload,
         })
     }
+}
+
+/// Opens the files of an option for `devices` devices.
+///
+/// # Errors
+/// A sentence that names the option, the file and the reason.
+pub fn open(option: &str, path: &Path, devices: usize) -> Result<Vec<(PathBuf, File)>, String> {
+    (0..devices)
+        .map(|n| {
+            let path = numbered(path, n, devices);
+            let file = File::create(&path)
+                .map_err(|error| format!("--{option} {}: {error}", path.display()))?;
+            Ok((path, file))
+        })
+        .collect()
 }
 
 fn numbered(path: &Path, n: usize, devices: usize) -> PathBuf {
@@ -81,6 +88,11 @@ fn numbered(path: &Path, n: usize, devices: usize) -> PathBuf {
 }
 
 impl Recordings {
+    /// A recording was asked for.
+    pub const fn is_wanted(&self) -> bool {
+        !self.files.is_empty()
+    }
+
     /// Begins the recording of the next device.
     ///
     /// # Errors
@@ -95,6 +107,7 @@ impl Recordings {
                 Speed::Instant => None,
                 Speed::Factor(factor) => Some(factor),
             },
+            adversary,
             ..Header::new(config, self.payload)
         };
         Journal::start(file, &header, self.limit, &path.display().to_string())

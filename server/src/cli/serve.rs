@@ -7,6 +7,7 @@ use clap::Args;
 use tracing::{debug, error, info, warn};
 
 use super::adversary::AdversaryArgs;
+use super::coverage::{Coverages, LiveCoverageArgs};
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::faults::{FaultArgs, Plans};
@@ -83,6 +84,9 @@ pub struct ServeArgs {
     record: RecordArgs,
 
     #[command(flatten)]
+    coverage: LiveCoverageArgs,
+
+    #[command(flatten)]
     wire: WireArgs,
 
     #[command(flatten)]
@@ -126,12 +130,14 @@ struct Around {
     budgets: Budgets,
     recordings: Recordings,
     plans: Plans,
+    coverages: Coverages,
 }
 
 impl Around {
     /// Says what is left to say, once the devices have ended. Returns whether a budget's limit was passed.
     fn finish(self) -> bool {
         let over_budget = self.budgets.close();
+        self.coverages.close();
         for findings in self.findings {
             let ledger = findings.ledger();
             for line in sanitize::words(&ledger) {
@@ -184,6 +190,10 @@ impl ServeArgs {
         let budgets = match self.timing.budgets() {
             Ok(budgets) => budgets,
             Err(error) => return fail(Exit::Usage, &error),
+        };
+        let coverages = match self.coverage.open(specs.len()) {
+            Ok(coverages) => coverages,
+            Err(error) => return fail(Exit::Failed, &error),
         };
         let recordings = match self.record.open(specs.len()) {
             Ok(recordings) => recordings,
@@ -250,6 +260,7 @@ impl ServeArgs {
             budgets,
             recordings,
             plans,
+            coverages,
         };
         let exit = self.serve(&specs, firmware, listeners, &control, ready, around);
         // The path is gone before whoever waits for the process sees its end.
@@ -355,7 +366,22 @@ impl ServeArgs {
             reporter.add(parts, function.report(Detail::Dump));
             function.on_disconnect(Box::new(reporter.left()));
         }
-        let journal = around.recordings.start(&config, self.timing.speed())?;
+        if let Some(coverage) = around.coverages.start(&config) {
+            function.observers_mut().add(Box::new(coverage));
+        }
+        let policies = function.policies_mut();
+        if around.recordings.is_wanted() && !policies.is_empty() {
+            return Err(
+                "--record cannot be combined with faults: a replay could not decide alike"
+                    .to_owned(),
+            );
+        }
+        let adversary = policies
+            .adversary()
+            .map(|adversary| adversary.script().to_string());
+        let journal = around
+            .recordings
+            .start(&config, self.timing.speed(), adversary)?;
         let function = Recorded::new(function, journal);
         let running = Running::start(spec.routing_id, listener, function, self.wire.settings())
             .map_err(|error| error.to_string())?;

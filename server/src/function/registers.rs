@@ -1,5 +1,6 @@
 //! Accesses to the register BAR and to HBM through its BAR.
 use neuron_protocol::generation::Block;
+use neuron_protocol::registers::engine::EngineLocation;
 use neuron_protocol::registers::{RegisterName, engine};
 use rustix::io::Errno;
 use tracing::Level;
@@ -8,6 +9,7 @@ use super::NeuronFunction;
 use super::misc_ram::Command;
 use crate::observe::event::{EventKind, Scope};
 use crate::observe::log::REGISTERS;
+use crate::udma::Engine;
 
 impl NeuronFunction {
     /// Reads any stretch of the register BAR: memory as bytes, registers as the words that hold them.
@@ -61,14 +63,9 @@ impl NeuronFunction {
         Ok(())
     }
 
-    fn read_register(&mut self, offset: u64) -> u32 {
-        self.counters.register_reads += 1;
-        if let Some(value) = self.msix.as_ref().and_then(|msix| msix.read(offset)) {
-            self.tell(offset, value, false);
-            return value;
-        }
-        let known = self
-            .generation
+    /// A register's value, if it is more than what was written last.
+    fn modelled(&mut self, offset: u64) -> Option<u32> {
+        self.generation
             .decode(offset)
             .and_then(|at| match at.block {
                 Block::Udma => self.udma.read(at.index, engine::locate(at.offset)?),
@@ -82,7 +79,32 @@ impl NeuronFunction {
                     Some((self.drains() || self.held.reset.is_some()).into())
                 }
                 _ => None,
-            });
+            })
+    }
+
+    /// Whether a register means something here; others only read back. May have a read's effects: ask a spare device.
+    pub fn has_behaviour(&mut self, offset: u64) -> bool {
+        let at = self.generation.decode(offset);
+        let kept = at
+            .filter(|at| at.block == Block::Udma)
+            .and_then(|at| engine::locate(at.offset));
+        match kept {
+            Some(EngineLocation::Unit { direction, offset })
+                if Engine::obeys(direction, offset) =>
+            {
+                true
+            }
+            _ => self.modelled(offset).is_some(),
+        }
+    }
+
+    fn read_register(&mut self, offset: u64) -> u32 {
+        self.counters.register_reads += 1;
+        if let Some(value) = self.msix.as_ref().and_then(|msix| msix.read(offset)) {
+            self.tell(offset, value, false);
+            return value;
+        }
+        let known = self.modelled(offset);
         let value = known.unwrap_or_else(|| {
             self.account(offset, false);
             self.file.read(offset)

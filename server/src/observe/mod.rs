@@ -1,5 +1,6 @@
 //! What is said about the device, one way: nothing here influences it.
 pub mod budget;
+pub mod coverage;
 pub mod event;
 pub mod log;
 pub mod narrate;

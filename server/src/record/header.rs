@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::{Config, Firmware, MAX_API_VERSION};
 use crate::memory::HbmGeometry;
-use crate::policy::Timing;
 use crate::policy::timing::Speed;
+use crate::policy::{Adversary, Timing};
 
 /// Which bytes that are only carried a recording keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -45,6 +45,9 @@ pub struct Header {
     /// It offers MSI-X.
     #[serde(default)]
     pub msix: bool,
+    /// It is as unhelpful as hardware may be, by this script.
+    #[serde(default)]
+    pub adversary: Option<String>,
 }
 
 /// A header that describes no device of ours.
@@ -66,6 +69,7 @@ impl Header {
             payload,
             timing: None,
             msix: config.msix,
+            adversary: None,
         }
     }
 
@@ -83,6 +87,20 @@ impl Header {
             .map_err(|error| NoDevice(format!("timing {factor}: {error}")))?;
         let generation = self.config()?.product.generation();
         Ok(Timing::new(generation.estimate, speed))
+    }
+
+    /// Who decides what hardware is free to do.
+    ///
+    /// # Errors
+    /// No `serve` would take the script.
+    pub fn adversary(&self) -> Result<Option<Adversary>, NoDevice> {
+        let Some(script) = &self.adversary else {
+            return Ok(None);
+        };
+        let script = script
+            .parse()
+            .map_err(|error| NoDevice(format!("adversary {script:?}: {error}")))?;
+        Ok(Some(Adversary::new(script)))
     }
 
     /// What the device is made of.

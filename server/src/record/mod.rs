@@ -11,15 +11,18 @@
 //! | [`recorded`] | a function whose calls are recorded |
 //! | [`replay`], [`script`] | a function that is driven by a recording and compared with it |
 //! | [`words`] | entries for people |
+//! | [`show`], [`page`] | a session gathered in bounded memory, and drawn |
 pub mod bytes;
 pub mod content;
 pub mod entry;
 pub mod file;
 pub mod header;
 pub mod journal;
+pub mod page;
 pub mod recorded;
 pub mod replay;
 mod script;
+pub mod show;
 mod taint;
 pub mod words;
 pub mod writer;

@@ -129,7 +129,15 @@ impl Replay {
     /// # Errors
     /// The file is none, or describes no device.
     pub fn new(file: Vec<u8>) -> Result<Self, ReplayError> {
-        Self::build(file, None)
+        Self::build(file, None, false)
+    }
+
+    /// The same, for those who watch: events, replies and bytes written are not compared.
+    ///
+    /// # Errors
+    /// The file is none, or describes no device.
+    pub fn tolerant(file: Vec<u8>) -> Result<Self, ReplayError> {
+        Self::build(file, None, true)
     }
 
     /// The same, and records anew what the device does now. Only what goes in must fit.
@@ -143,22 +151,30 @@ impl Replay {
         let header = Reader::new(file.clone())?.header().clone();
         let fresh = Header {
             timing: header.timing,
+            adversary: header.adversary.clone(),
             ..Header::new(&header.config()?, header.payload)
         };
         let journal = Journal::start(out, &fresh, u64::MAX, "(rewritten)")?;
-        Self::build(file, Some(journal))
+        Self::build(file, Some(journal), true)
     }
 
-    fn build(file: Vec<u8>, journal: Option<Arc<Journal>>) -> Result<Self, ReplayError> {
+    fn build(
+        file: Vec<u8>,
+        journal: Option<Arc<Journal>>,
+        lenient: bool,
+    ) -> Result<Self, ReplayError> {
         let reader = Reader::new(file)?;
         let header = reader.header().clone();
         let config = header.config()?;
         let words = Words {
             generation: config.product.generation(),
         };
-        let script = Arc::new(Script::new(reader, words, journal.is_some()));
+        let script = Arc::new(Script::new(reader, words, lenient));
         let mut function = NeuronFunction::new(config)?;
         function.policies_mut().set_timing(header.timing()?);
+        if let Some(adversary) = header.adversary()? {
+            function.policies_mut().set_adversary(adversary);
+        }
         let mut function = Recorded::new(function, journal.clone());
         let inner = Arc::clone(&script);
         function.function_mut().set_tap(match journal {

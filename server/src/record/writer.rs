@@ -194,6 +194,7 @@ mod tests {
             payload: Payload::Full,
             timing: None,
             msix: false,
+            adversary: None,
         }
     }
 

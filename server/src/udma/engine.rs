@@ -90,6 +90,14 @@ impl Engine {
         &self.pairs
     }
 
+    /// Registers that are kept as written and mean something all the same.
+    pub const fn obeys(direction: Direction, offset: u32) -> bool {
+        matches!(
+            (direction, offset),
+            (_, unit::ERR_LOG_MASK) | (Direction::M2s, M2S_DESC_PREF_CFG_2 | M2S_CFG_LEN)
+        )
+    }
+
     /// One queue.
     pub fn pair_mut(&mut self, queue: u8) -> Option<&mut Pair> {
         self.pairs.get_mut(usize::from(queue))

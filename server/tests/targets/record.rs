@@ -50,6 +50,7 @@ pub fn run(input: &[u8]) {
                 payload: Payload::Full,
                 timing: None,
                 msix: false,
+                adversary: None,
             };
             let mut writer = BlockWriter::new(Vec::new(), &header).unwrap();
             for block in rest.chunks(1 << 20) {

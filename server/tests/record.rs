@@ -27,17 +27,7 @@ fn a_session_replays_the_same() {
     for (name, options) in [
         ("full", &["--product", "trn1"][..]),
         ("none", &["--product", "trn2", "--record-payload", "none"]),
-        (
-            "adverse",
-            &[
-                "--adversary",
-                "7",
-                "--hbm",
-                "4G",
-                "--record-payload",
-                "none",
-            ],
-        ),
+        ("adverse", &["--product", "trn1", "--adversary", "7"]),
         (
             "timed",
             &[

@@ -97,7 +97,12 @@ impl Recordings {
     ///
     /// # Errors
     /// A sentence that names the file and the reason.
-    pub fn start(&mut self, config: &Config, speed: Speed) -> Result<Option<Arc<Journal>>, String> {
+    pub fn start(
+        &mut self,
+        config: &Config,
+        speed: Speed,
+        adversary: Option<String>,
+    ) -> Result<Option<Arc<Journal>>, String> {
         if self.files.is_empty() {
             return Ok(None);
         }

@@ -106,6 +106,9 @@ impl Recordings {
         if self.files.is_empty() {
             return Ok(None);
         }
+        if adversary.is_some() && self.payload == Payload::None {
+            return Err("--record-payload none cannot be combined with --adversary: what it writes late is no longer what was just read, so that a replay could not check it; record payload in full".to_owned());
+        }
         let (path, file) = self.files.remove(0);
         let header = Header {
             timing: match speed {

@@ -77,6 +77,11 @@ const CASES: &[Case] = &[
         "inf2/silicon/6.12/msix",
         "--product inf2 --platform silicon --kernel 6.12 --scenario info,buffer_copy,interrupts,reload -- --msix",
     ),
+    // Hardware that does what it is free to do: seed 1 likes all of it.
+    pass(
+        "trn2/silicon/6.1/adversary",
+        "--product trn2 --platform silicon --scenario info,buffer_copy,device_copy,memset,async_copy,zero_copy,zero_copy_batch,core_reset -- --adversary 1",
+    ),
     // Sixteen at once; then an engine of one of them aborts while the others copy.
     Case {
         name: "trn2/qemu/6.1/sixteen-devices",

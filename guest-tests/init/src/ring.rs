@@ -162,7 +162,9 @@ impl<'d> Ring<'d> {
                 .context("1 to 65536 bytes per descriptor")?
                 .with_ring_id(id)
                 .with_first(nth == 0)
-                .with_last(nth == last);
+                .with_last(nth == last)
+                // What is before it has landed when it begins: a marker, a semaphore or a copy back must find the data.
+                .with_dmb(nth == 0);
             tx.push((
                 slot,
                 raw(&TxDescriptor::from_words(words, MetaCtrl::COPY, *source))?,

@@ -59,6 +59,19 @@ pub fn run(options: &DemoOptions, progress: &mut Progress) -> Result<Option<Fail
     Ok(verdict)
 }
 
+/// What the device thinks of the driver.
+fn judged(lane: &Lane, report: &Report) -> String {
+    if !lane.sanitize {
+        return "off".to_owned();
+    }
+    let errors = report
+        .findings
+        .iter()
+        .filter(|finding| finding.text.contains("sanitizer: "))
+        .count();
+    format!("{errors} errors, {} suspicions", report.suspicions.len())
+}
+
 /// What is shown, by name. `None`: the run did not bring it.
 fn rows(lane: &Lane, report: &Report) -> Vec<(&'static str, Option<String>)> {
     let metric = |name: &str| {
@@ -128,5 +141,6 @@ fn rows(lane: &Lane, report: &Report) -> Vec<(&'static str, Option<String>)> {
         ("doorbell to marker p10/50/99", latency),
         ("batches", total(|c| c.batches)),
         ("bytes moved by the device", total(|c| c.bytes)),
+        ("sanitizer", Some(judged(lane, report))),
     ]
 }

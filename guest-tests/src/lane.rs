@@ -39,6 +39,10 @@ pub struct Lane {
     pub devices: u8,
     /// Further options of the server.
     pub server_args: Vec<OsString>,
+    /// Judge the driver by the rules of the ring cycle.
+    pub sanitize: bool,
+    /// Where the device's reports go; absolute. `None` is the run's directory.
+    pub report: Option<PathBuf>,
     /// Further arguments of QEMU.
     pub qemu_args: Vec<OsString>,
     /// Virtualisation.
@@ -117,6 +121,7 @@ pub fn run(
     progress.step("stopping QEMU and the server");
     run.report.tails = run.tails();
     run.stop();
+    run.take_findings();
     // Large, and made again in no time.
     let _ = std::fs::remove_file(&initramfs);
     run.report.elapsed = start.elapsed();

@@ -28,6 +28,7 @@ pub mod progress;
 pub mod qemu;
 pub mod report;
 pub mod rundir;
+pub mod sanitizer;
 mod supervise;
 pub mod vmlinux;
 pub mod watch;

@@ -61,6 +61,12 @@ pub struct GuestOptions {
     /// Further QEMU argument (repeatable)
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub qemu_arg: Vec<OsString>,
+    /// Do not judge the driver by the rules of the ring cycle (docs/sanitizer.md)
+    #[arg(long)]
+    pub no_sanitize: bool,
+    /// Where the device's reports go (docs/ci.md) [default: beside the run's logs]
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
     /// Options of the device server (see `neuron-vfio-user serve --help`)
     #[arg(last = true, value_name = "SERVER OPTIONS")]
     pub server_args: Vec<OsString>,
@@ -80,6 +86,15 @@ impl GuestOptions {
             if text.contains('"') || text.contains('\n') {
                 bail!("{option}: quotes and line ends cannot be passed on the kernel command line");
             }
+        }
+        let report = self
+            .report
+            .as_deref()
+            .map(std::path::absolute)
+            .transpose()?;
+        if let Some(directory) = &report {
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("--report {}: cannot be made", directory.display()))?;
         }
         let server = artifacts::server()?;
         let init = artifacts::init()?;
@@ -123,6 +138,8 @@ impl GuestOptions {
             scenarios: self.scenario.clone(),
             devices: self.devices,
             server_args: self.server_args.clone(),
+            sanitize: !self.no_sanitize,
+            report,
             qemu_args: self.qemu_arg.clone(),
             accel,
             memory: self

@@ -76,6 +76,9 @@ pub fn closing(lane: &Lane, report: &Report) -> String {
             format_args!("ignored   known harmless warning: {known}"),
         );
     }
+    for suspicion in &report.suspicions {
+        line(&mut out, format_args!("suspicion {suspicion}"));
+    }
     if !report.findings.is_empty() {
         for (name, lines) in &report.tails {
             line(&mut out, format_args!("--- last lines of {name}"));

@@ -51,6 +51,8 @@ pub struct Report {
     pub accounts: Vec<Account>,
     /// Warnings passed over, with the reason.
     pub harmless: Vec<String>,
+    /// What the device's sanitizer suspects.
+    pub suspicions: Vec<String>,
     /// `ctl dump` at the end of the scenarios.
     pub dump: Option<String>,
     /// Last lines of guest, QEMU and server.

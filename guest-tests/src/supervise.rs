@@ -19,6 +19,7 @@ use crate::process::{Group, Watched};
 use crate::progress::Progress;
 use crate::qemu::Machine;
 use crate::report::Report;
+use crate::sanitizer;
 
 /// A server that is not ready by then will not be.
 const READY_TIME: Duration = Duration::from_secs(20);
@@ -167,6 +168,11 @@ impl<'a> Run<'a> {
                 "--platform",
                 lane.platform.name(),
             ])
+            .args(sanitizer::server_args(
+                &lane.server_args,
+                lane.report.as_deref().unwrap_or(Path::new(".")),
+                lane.sanitize,
+            ))
             .args(&lane.server_args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -532,6 +538,21 @@ impl<'a> Run<'a> {
                 .extend(finding.map(|text| Finding::new(Failure::Device, text)));
         }
         self.drain(Duration::from_millis(100));
+    }
+
+    /// What the server found out about the driver, once it has ended.
+    pub(crate) fn take_findings(&mut self) {
+        let directory = self.lane.report.as_deref().unwrap_or(&self.dir);
+        match sanitizer::read(directory) {
+            Ok((errors, suspicions)) => {
+                self.report.findings.extend(errors);
+                self.report.suspicions = suspicions;
+            }
+            Err(error) => self.report.findings.push(Finding::new(
+                Failure::Device,
+                format!("no findings from the device server: {error:#}"),
+            )),
+        }
     }
 
     pub(crate) fn tails(&self) -> Vec<(String, Vec<String>)> {

@@ -149,6 +149,12 @@ impl Booter {
             reject: Vec::new(),
             append: String::new(),
             qemu_arg: Vec::new(),
+            no_sanitize: false,
+            report: Some(
+                self.options
+                    .out
+                    .join(format!("reports/{}", file_name(cell))),
+            ),
             server_args: self.options.server_args.clone(),
         }
     }
@@ -180,7 +186,7 @@ impl Booter {
 
     /// Moves the logs to where they are not rotated away. Returns where, relative to the results.
     fn keep(&self, cell: &Cell, number: u32, dir: &Path) -> String {
-        let name = format!("logs/{}.{number}", cell.name().replace('/', "+"));
+        let name = format!("logs/{}.{number}", file_name(cell));
         let to = self.options.out.join(&name);
         // Of an earlier matrix in the same directory.
         let _ = std::fs::remove_dir_all(&to);
@@ -190,6 +196,11 @@ impl Booter {
             Err(_) => dir.to_string_lossy().into_owned(),
         }
     }
+}
+
+/// A cell's name as that of a file.
+fn file_name(cell: &Cell) -> String {
+    cell.name().replace('/', "+")
 }
 
 fn said(line: &GuestLine) -> String {

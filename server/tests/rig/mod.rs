@@ -73,8 +73,17 @@ impl Rig {
 
     /// The same with one more observer, which sees everything from power-on.
     pub fn watched(product: Product, platform: Platform, observer: Box<dyn Observer>) -> Self {
+        Self::seen_by(product, platform, vec![Box::new(Log::default()), observer])
+    }
+
+    /// The same with these observers alone: for measurements.
+    pub fn seen_by(
+        product: Product,
+        platform: Platform,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Self {
         let firmware = Firmware::default();
-        Self::build(product, platform, firmware, false, Some(observer))
+        Self::build(product, platform, firmware, false, Some(observers))
     }
 
     /// The same with RAM behind messages.
@@ -97,7 +106,7 @@ impl Rig {
         platform: Platform,
         firmware: Firmware,
         by_message: bool,
-        observer: Option<Box<dyn Observer>>,
+        observers: Option<Vec<Box<dyn Observer>>>,
     ) -> Self {
         let generation = product.generation();
         let hbm = HbmGeometry::new(generation, platform, None).unwrap();
@@ -113,8 +122,7 @@ impl Rig {
         };
         let mut function = NeuronFunction::new(config).unwrap();
         let log = Log::default();
-        function.observers_mut().add(Box::new(log.clone()));
-        if let Some(observer) = observer {
+        for observer in observers.unwrap_or_else(|| vec![Box::new(log.clone())]) {
             function.observers_mut().add(observer);
         }
         let fd = memfd(RAM_SIZE);

@@ -263,6 +263,10 @@ impl Half {
         let offset = u64::from(nth) * u64::from(bytes);
         let mut source = self.host(DATA + offset);
         let mut destination = self.host(RESULT + offset);
+        if self.is(Bug::BarrierForgotten) {
+            // Device memory past what the driver carves out for firmware.
+            destination = 0x100_0000 + offset;
+        }
         let mut rx_bytes = bytes;
         let wrong_one = nth == 1;
         if wrong_one {

@@ -11,8 +11,6 @@ const SPIN_COPIES: u64 = 100;
 struct Landed {
     tx: Held,
     rx: Held,
-    /// The packet ends where its buffer does not: bytes of it are left over.
-    short: bool,
     /// The launch that is done with it.
     done: Option<Launch>,
     /// The launch, if a marker was written.
@@ -34,13 +32,17 @@ impl Sanitizer {
         if !self.lost_polls.is_empty() {
             self.of_lost_poll(engine, number, tx, source, destination);
         }
+        // Bytes for host memory go the marker's way and arrive before it; those for device memory need a barrier. Only
+        // the kernel's own queues are held to what the kernel does.
+        let ordered = engine < self.generation.first_h2t_engine
+            || self.generation.host_address(destination).is_some();
         let Some(queue) = self.queue(engine, number) else {
             return;
         };
         if queue.blind {
             return;
         }
-        let Some(landed) = queue.land(tx, rx, bytes) else {
+        let Some(landed) = queue.land(tx, rx, bytes, ordered) else {
             // An order of work that cannot be followed.
             queue.blind = true;
             self.findings.ledger().untracked();
@@ -48,6 +50,7 @@ impl Sanitizer {
         };
         let idle = queue.m2s.pending() == 0 && queue.s2m.pending() == 0;
         self.judge(engine, number, &landed);
+        self.judge_overflow(engine, number);
         if idle {
             self.forget_idle();
         }
@@ -61,15 +64,6 @@ impl Sanitizer {
             addresses,
         };
         let Landed { tx, rx, .. } = landed;
-        if landed.short {
-            let addresses = vec![("source", tx.address), ("destination", rx.address)];
-            self.find(Rule::RxShort, place(Direction::S2m, rx.index, addresses), 0, || {
-                format!(
-                    "the packet of {} bytes at tx {} overflows its buffer of {}: the rest goes to the next packet's buffer, and the last packet of the batch has none",
-                    tx.length, tx.index, rx.length
-                )
-            });
-        }
         if let Some(launch) = landed.marked {
             let poll = rx.address;
             let addresses = || vec![("poll word", poll)];
@@ -111,6 +105,25 @@ impl Sanitizer {
                 )
             });
         }
+    }
+
+    /// A packet that did not fit, as soon as it is certain that it had to.
+    pub(super) fn judge_overflow(&mut self, engine: u8, number: u8) {
+        let Some((tx, rx)) = self.queue(engine, number).and_then(super::Queue::overflow) else {
+            return;
+        };
+        let place = Place {
+            queue: Some((engine, number)),
+            direction: Some(Direction::S2m),
+            index: Some(rx.index),
+            addresses: vec![("source", tx.address), ("destination", rx.address)],
+        };
+        self.find(Rule::RxShort, place, 0, || {
+            format!(
+                "the packet of {} bytes at tx {} overflows its buffer of {}: the rest goes to the next packet's buffer, and the last packet of the batch has none",
+                tx.length, tx.index, rx.length
+            )
+        });
     }
 
     /// A copy that wrote over descriptors which an engine has yet to do.
@@ -195,7 +208,7 @@ impl Sanitizer {
 
 impl super::Queue {
     /// Follows a copy as the engine does it: descriptors that it finishes are done. `None` if they are not known.
-    fn land(&mut self, tx: u32, rx: u32, bytes: u32) -> Option<Landed> {
+    fn land(&mut self, tx: u32, rx: u32, bytes: u32, ordered: bool) -> Option<Landed> {
         let at = self.tx.iter().position(|held| held.index == tx)?;
         let to = self.rx.iter().position(|held| held.index == rx)?;
         let source = self.tx.get_mut(at)?;
@@ -206,23 +219,16 @@ impl super::Queue {
         let target = *target;
         let source_done = source.left == 0;
         let marks = source_done && source.marks(&target);
-        let mut short = false;
         let mut marked = None;
         if let Some(launch) = self.launch_of(source.ordinal) {
-            if target.left == 0
-                && !source_done
-                && source.alone()
-                && launch.one_to_one()
-                && !launch.short_told
-            {
-                launch.short_told = true;
-                short = true;
+            if target.left == 0 && !source_done && launch.overflow.is_none() {
+                launch.overflow = Some((source, target));
             }
             if marks {
                 launch.marker = Some((source.ordinal, source.index, target.address));
                 marked = Some(*launch);
             } else if source_done {
-                launch.data = Some(source.barrier);
+                launch.data = Some(source.barrier || ordered);
             }
         }
         if target.left == 0 || source_done && source.last {
@@ -244,7 +250,6 @@ impl super::Queue {
         Some(Landed {
             tx: source,
             rx: target,
-            short,
             done,
             marked,
         })

@@ -40,12 +40,12 @@ impl Sanitizer {
             if held.last {
                 queue.packets += 1;
                 let packets = queue.packets + queue.packets_from;
-                if let Some(launch) = queue.launch_of(held.ordinal)
-                    && packets > launch.rx_rung
-                    && !launch.early_told
-                {
-                    launch.early_told = true;
-                    early = Some((launch.end - launch.start, launch.rx_count));
+                if let Some(launch) = queue.launch_of(held.ordinal) {
+                    launch.packets += 1;
+                    if packets > launch.rx_rung && !launch.early_told {
+                        launch.early_told = true;
+                        early = Some((launch.end - launch.start, launch.rx_count));
+                    }
                 }
             }
         }
@@ -80,6 +80,7 @@ impl Sanitizer {
         {
             self.findings.ledger().untracked();
         }
+        self.judge_overflow(engine, number);
     }
 
     /// A descriptor differs from what was fetched.

@@ -123,10 +123,12 @@ impl super::Queue {
             rx_count: rx_rung.saturating_sub(before),
             order,
             data: None,
+            even: self.m2s.pending() == self.s2m.pending(),
+            packets: 0,
+            overflow: None,
             marker: None,
             reused: None,
             early_told: false,
-            short_told: false,
         })
     }
 }

@@ -169,22 +169,27 @@ pub struct Launch {
     pub rx_count: u64,
     /// Number of the event that launched it.
     pub order: u64,
-    /// Data descriptors are done, the last of them with a barrier.
+    /// Data descriptors are done, and the last of them is ordered before the marker.
     pub data: Option<bool>,
+    /// As many buffers as descriptors were outstanding then, as the kernel launches them (seed §3).
+    pub even: bool,
+    /// Packets fetched of it.
+    pub packets: u64,
+    /// A packet was longer than its buffer: tx and rx.
+    pub overflow: Option<(Held, Held)>,
     /// The last marker done: its position, its index, and its poll word.
     pub marker: Option<(u64, u32, u64)>,
     /// Slots of it were rung for again before it was done: that doorbell's first index.
     pub reused: Option<u32>,
     /// [`super::Rule::TxBeforeRx`] was told.
     pub early_told: bool,
-    /// [`super::Rule::RxShort`] was told.
-    pub short_told: bool,
 }
 
 impl Launch {
-    /// Every packet has exactly one buffer, as the kernel launches them (seed §3).
+    /// Every packet is one descriptor and has one buffer. Known when all of it is fetched.
     pub const fn one_to_one(&self) -> bool {
-        self.rx_count == self.end - self.start
+        let descriptors = self.end - self.start;
+        self.even && self.rx_count == descriptors && self.packets == descriptors
     }
 }
 
@@ -295,6 +300,16 @@ impl Queue {
             self.staged.push((direction, held));
         }
         held
+    }
+
+    /// A packet that overflowed its buffer, where each has one: once all of its launch is fetched.
+    pub fn overflow(&mut self) -> Option<(Held, Held)> {
+        let fetched = self.m2s.fetched;
+        let launch = self.launches.front_mut()?;
+        if fetched < launch.end || !launch.one_to_one() {
+            return None;
+        }
+        launch.overflow.take()
     }
 
     /// The engine accepted what it read. False: there is too much to follow.

@@ -106,7 +106,7 @@ rules! {
     TxBeforeRx Suspicion "tx-before-rx"
         "The buffers of a packet are rung for before the packet is."
     NoBarrier Suspicion "no-barrier"
-        "The last data descriptor of a batch, or its marker, orders the marker behind the data."
+        "A batch of the kernel's queues that writes device memory orders its marker behind the data."
     PollSlotNotCleared Suspicion "poll-slot-not-cleared"
         "The poll word is cleared before its batch is rung for."
     SlotsReusedEarly Suspicion "slots-reused-early"

@@ -1,13 +1,15 @@
-//! `ctl`: asks a running server.
+//! `ctl`: asks a running server, or has it do something.
+use std::fs::File;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, value_parser};
 
 use super::device::SocketArgs;
 use super::exit::Exit;
 use crate::control::client;
-use crate::control::protocol::{ERROR, Request};
+use crate::control::protocol::{ERROR, MAX_DRAIN, Request};
 use crate::observe::report::Detail;
+use crate::policy::Notify;
 use crate::policy::fault::Order;
 
 /// Options of `ctl`.
@@ -16,26 +18,8 @@ pub struct CtlArgs {
     #[command(flatten)]
     target: Target,
 
-    /// What to ask for
-    #[arg(value_enum)]
-    report: Report,
-
-    /// For notify: the block (core, topsp or sdma), which of its kind, the queue (0 to 15), the entry in hexadecimal. For
-    /// fault: add with a scenario or rule, list, or clear
-    #[arg(value_name = "BLOCK INDEX QUEUE HEX|add FAULT|list|clear", num_args = 0..=20)]
-    words: Vec<String>,
-
-    /// For notify and fault: routing id of the device; not needed for the only one
-    #[arg(long, value_name = "ID")]
-    device: Option<u8>,
-
-    /// For fault add: take a fault that makes a guest wait for minutes on its platform
-    #[arg(long)]
-    allow_hangs: bool,
-
-    /// Print JSON: an array with one object per device
-    #[arg(long)]
-    json: bool,
+    #[command(subcommand)]
+    command: Command,
 }
 
 #[derive(Args, Debug)]
@@ -64,16 +48,151 @@ impl Target {
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Report {
+#[derive(Debug, Subcommand)]
+enum Command {
     /// Last doorbell, head and tail, what each queue waits for; totals; registers touched that are not modelled
-    Status,
+    Status(ReportArgs),
     /// Also descriptors near head and tail, DMA maps, flight recorders and registers by name
-    Dump,
+    Dump(ReportArgs),
     /// Write an entry into a notification queue that the guest's driver has set up, so that what polls it sees one
-    Notify,
+    Notify {
+        #[command(flatten)]
+        device: DeviceArgs,
+
+        /// The block: core, topsp or sdma
+        block: String,
+        /// Which of its kind
+        index: String,
+        /// Queue of the block, 0 to 15
+        queue: String,
+        /// The entry in hexadecimal, such as 00ffee
+        hex: String,
+    },
     /// Misbehave on purpose: `fault add marker-drop-once`, `fault add on=copy action=drop nth=3`, `fault list`, `fault clear`
-    Fault,
+    Fault {
+        #[command(flatten)]
+        device: DeviceArgs,
+
+        /// Take a fault that makes a guest wait for minutes on its platform
+        #[arg(long)]
+        allow_hangs: bool,
+
+        /// add with a scenario or rule, list, or clear
+        #[arg(value_name = "add FAULT|list|clear", required = true, num_args = 1..=20)]
+        words: Vec<String>,
+    },
+    /// Put a device into power-on state, as hardware does when it is reset behind its driver's back
+    Reset(DeviceArgs),
+    /// Wait until no queue has work left; exit code 1 if some has after the time
+    Drain {
+        #[command(flatten)]
+        device: DeviceArgs,
+
+        /// For how long at most
+        #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u16).range(..=i64::from(MAX_DRAIN)))]
+        timeout: u16,
+    },
+    /// Change what the server logs
+    Log {
+        /// A level (error, warn, info, debug, trace), or module=level pairs separated by commas
+        filter: String,
+    },
+    /// Begin or end a time line, a Perfetto trace of what the devices do (see `serve --timeline`)
+    Timeline {
+        #[command(subcommand)]
+        command: Timeline,
+    },
+    /// Stop the server, as SIGTERM does
+    Stop,
+}
+
+#[derive(Debug, Subcommand)]
+enum Timeline {
+    /// Write one to FILE from now on; the file is opened here, so that the server needs no right to do so
+    Start {
+        /// The file; replaced if it exists
+        file: PathBuf,
+    },
+    /// End it and say what is in it
+    Stop,
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+struct ReportArgs {
+    /// Print JSON: an array with one object per device
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+struct DeviceArgs {
+    /// Routing id of the device; not needed for the only one
+    #[arg(long, value_name = "ID")]
+    device: Option<u8>,
+}
+
+impl Command {
+    /// The request, and the file that goes with it.
+    fn request(self) -> Result<(Request, Option<File>), (Exit, String)> {
+        let request = match self {
+            Self::Status(ReportArgs { json }) => Request::Report {
+                detail: Detail::Status,
+                json,
+            },
+            Self::Dump(ReportArgs { json }) => Request::Report {
+                detail: Detail::Dump,
+                json,
+            },
+            Self::Notify {
+                device: DeviceArgs { device },
+                block,
+                index,
+                queue,
+                hex,
+            } => {
+                let words = format!("{block} {index} {queue} {hex}");
+                let notify = words.parse::<Notify>();
+                let notify = notify.map_err(|error| (Exit::Usage, format!("notify: {error}")))?;
+                Request::Notify { device, notify }
+            }
+            Self::Fault {
+                device: DeviceArgs { device },
+                allow_hangs,
+                words,
+            } => {
+                let order = words.join(" ").parse::<Order>();
+                let order = order.map_err(|error| (Exit::Usage, format!("fault: {error}")))?;
+                Request::Fault {
+                    device,
+                    order: order.allowing_hangs(allow_hangs),
+                }
+            }
+            Self::Reset(DeviceArgs { device }) => Request::Reset { device },
+            Self::Drain {
+                device: DeviceArgs { device },
+                timeout: seconds,
+            } => Request::Drain { device, seconds },
+            Self::Log { filter } => {
+                if filter.is_empty() || filter.contains(char::is_whitespace) {
+                    let error = "a filter has no spaces: write info or module=level,module=level";
+                    return Err((Exit::Usage, error.to_owned()));
+                }
+                Request::Log { filter }
+            }
+            Self::Timeline {
+                command: Timeline::Start { file },
+            } => {
+                let opened = File::create(&file)
+                    .map_err(|error| (Exit::Failed, format!("{}: {error}", file.display())))?;
+                return Ok((Request::TimelineStart, Some(opened)));
+            }
+            Self::Timeline {
+                command: Timeline::Stop,
+            } => Request::TimelineStop,
+            Self::Stop => Request::Stop,
+        };
+        Ok((request, None))
+    }
 }
 
 impl CtlArgs {
@@ -83,45 +202,14 @@ impl CtlArgs {
             eprintln!("error: give --control, --socket or --socket-dir");
             return Exit::Usage;
         };
-        let json = self.json;
-        let detail = match self.report {
-            Report::Status => Some(Detail::Status),
-            Report::Dump => Some(Detail::Dump),
-            Report::Notify | Report::Fault => None,
-        };
-        let request = match detail {
-            Some(_) if !self.words.is_empty() => {
-                eprintln!(
-                    "error: {:?} is too much: only notify and fault take more words",
-                    self.words[0]
-                );
-                return Exit::Usage;
+        let (request, file) = match self.command.request() {
+            Ok(request) => request,
+            Err((exit, error)) => {
+                eprintln!("error: {error}");
+                return exit;
             }
-            Some(detail) => Request::Report { detail, json },
-            None if matches!(self.report, Report::Fault) => {
-                match self.words.join(" ").parse::<Order>() {
-                    Ok(order) => Request::Fault {
-                        device: self.device,
-                        order: order.allowing_hangs(self.allow_hangs),
-                    },
-                    Err(error) => {
-                        eprintln!("error: fault: {error}");
-                        return Exit::Usage;
-                    }
-                }
-            }
-            None => match self.words.join(" ").parse() {
-                Ok(notify) => Request::Notify {
-                    device: self.device,
-                    notify,
-                },
-                Err(error) => {
-                    eprintln!("error: notify: {error}");
-                    return Exit::Usage;
-                }
-            },
         };
-        match client::ask(&path, &request) {
+        match client::ask_with(&path, &request, file.as_ref()) {
             Ok(answer) if answer.starts_with(ERROR) => {
                 eprint!("{answer}");
                 Exit::Failed

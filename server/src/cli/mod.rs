@@ -7,6 +7,8 @@ mod exit;
 mod faults;
 mod firmware;
 mod interrupts;
+mod merge;
+mod metrics;
 mod probe;
 mod qemu_args;
 mod record;
@@ -16,6 +18,7 @@ mod sanitize;
 mod serve;
 mod show;
 mod size;
+mod timeline;
 mod timing;
 mod wire;
 
@@ -27,7 +30,7 @@ use clap::{Parser, Subcommand};
 const ABOUT: &str = "\
 An AWS Neuron accelerator (Trainium 1, 2, 3, Inferentia 2) as a PCI function for QEMU.
 
-The process serves the function over vfio-user; a stock QEMU (10.1 or newer) puts it on the PCI bus of a guest with
+The process serves the function over vfio-user; a stock QEMU (10.1 or newer) puts it on the PCI bus of a guest with \
 -device vfio-user-pci, and the guest's unmodified neuron driver loads on it, resets it and copies through it.";
 
 const EXAMPLES: &str = "\
@@ -73,6 +76,9 @@ enum Command {
     QemuArgs(qemu_args::QemuArgs),
     /// Ask a running server: why is my copy stuck?
     Ctl(ctl::CtlArgs),
+    /// Put a time line and the guest's ftrace on one clock: both halves of each copy in one picture
+    #[command(after_help = merge::NOTES)]
+    Merge(merge::MergeArgs),
     /// Copy through a running device without QEMU, compare contents, and print what was found; resets the device
     Probe(probe::ProbeArgs),
     /// Drive the device by a recording (serve --record), without QEMU, and compare all it does; exit status 1 at the first difference
@@ -93,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => args.run(),
         Command::QemuArgs(args) => args.run(),
         Command::Ctl(args) => args.run(),
+        Command::Merge(args) => args.run(),
         Command::Probe(args) => args.run(),
         Command::Replay(args) => args.run(),
         Command::Coverage(args) => args.run(),

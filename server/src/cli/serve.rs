@@ -13,19 +13,26 @@ use super::exit::Exit;
 use super::faults::{FaultArgs, Plans};
 use super::firmware::FirmwareArgs;
 use super::interrupts::InterruptArgs;
+use super::metrics::MetricsArgs;
 use super::record::{RecordArgs, Recordings};
 use super::report::ReportArgs;
 use super::sanitize::{SanitizeArgs, add_to};
+use super::timeline::TimelineArgs;
 use super::timing::{Budgets, TimingArgs};
 use super::wire::WireArgs;
 use crate::confine::{self, Confinement};
 use crate::control::activation::Activation;
 use crate::control::device::{Device, Running};
+use crate::control::metrics::{Endpoint, Measured};
+use crate::control::operator::Operator;
 use crate::control::ready::{Notify, ReadyFd};
 use crate::control::report::{Parts, Reporter, to_json};
+use crate::control::resident::Resident;
 use crate::control::supervisor::{self, Outcome};
+use crate::control::timeline::{self, Drawn, Timeline};
 use crate::function::{Config, Firmware, NeuronFunction};
 use crate::observe::log::{Format, Log};
+use crate::observe::metrics::{self, Counter, Engines};
 use crate::observe::narrate::Narrator;
 use crate::observe::report::{Account, Detail};
 use crate::observe::sanitize::{self, Findings};
@@ -37,14 +44,15 @@ const FIRST_SERIAL: u64 = 0x4e56_0001_0000_0000;
 
 /// Below the options in `serve --help`.
 pub const NOTES: &str = "\
-The socket is created at start and removed at the end. A stale one is replaced; one that is being listened on is an
-error. Sockets that a service manager passes (LISTEN_FDS) are used for the paths they are bound to and left alone at the
-end; NOTIFY_SOCKET is told READY=1. QEMU must find the server listening when it starts, and never reconnects; the next QEMU finds a fresh device.
+The socket is created at start and removed at the end. A stale one is replaced; one that is being listened on is an \
+error. Sockets that a service manager passes (LISTEN_FDS) are used for the paths they are bound to and left alone at the \
+end; NOTIFY_SOCKET is told READY=1. QEMU must find the server listening when it starts, and never reconnects; the next \
+QEMU finds a fresh device.
 
-Once its sockets are bound the process gives up opening files, making sockets and starting programs (landlock, seccomp);
+Once its sockets are bound the process gives up opening files, making sockets and starting programs (landlock, seccomp); \
 --no-sandbox keeps them, for debuggers and profilers inside the process.
 
-SIGINT and SIGTERM stop the server; the log ends with what was done and which registers were touched that are not
+SIGINT and SIGTERM stop the server; the log ends with what was done and which registers were touched that are not \
 modelled.";
 
 /// Options of `serve`.
@@ -104,6 +112,12 @@ pub struct ServeArgs {
     #[arg(long)]
     trace_registers: bool,
 
+    #[command(flatten)]
+    timeline: TimelineArgs,
+
+    #[command(flatten)]
+    metrics: MetricsArgs,
+
     /// Socket for `ctl`, accessible to you alone [default: the --socket path with .ctl appended, or DIR/control.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -131,6 +145,9 @@ struct Around {
     recordings: Recordings,
     plans: Plans,
     coverages: Coverages,
+    timeline: Arc<Timeline>,
+    /// Counters of the engines of each device, if they are served.
+    engines: Option<Vec<Engines>>,
 }
 
 impl Around {
@@ -138,6 +155,9 @@ impl Around {
     fn finish(self) -> bool {
         let over_budget = self.budgets.close();
         self.coverages.close();
+        if let Ok((_, summary)) = self.timeline.stop() {
+            info!("time line: {}", timeline::words(&summary));
+        }
         for findings in self.findings {
             let ledger = findings.ledger();
             for line in sanitize::words(&ledger) {
@@ -149,6 +169,14 @@ impl Around {
         }
         over_budget
     }
+}
+
+/// What the control plane needs beside the devices.
+struct Services {
+    control: Listener,
+    metrics: Option<Endpoint>,
+    resident: Arc<Resident>,
+    log: Arc<Log>,
 }
 
 /// A serial number; the driver reads 0 as "none" and prints an error (contract §4).
@@ -225,6 +253,13 @@ impl ServeArgs {
             Ok(reports) => reports,
             Err(error) => return fail(Exit::Failed, &error),
         };
+        // Like everything that is opened: before the rights to do so are gone.
+        let opened = (self.timeline.open()).and_then(|file| Ok((file, self.metrics.bind()?)));
+        let (timeline, metrics) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return fail(Exit::Failed, &error),
+        };
+        let resident = Arc::new(Resident::open());
         // Before the first thread, so that all of them are confined.
         let confined = if self.no_sandbox {
             None
@@ -232,7 +267,8 @@ impl ServeArgs {
             let files = listeners
                 .iter()
                 .chain([&control])
-                .filter_map(Listener::directory);
+                .filter_map(Listener::directory)
+                .chain(metrics.as_ref().and_then(Endpoint::directory));
             let report = reports.as_ref().map(AsFd::as_fd);
             match confine::confine(files.collect::<Vec<_>>().iter().map(AsRef::as_ref), report) {
                 Ok(confined) => Some(confined),
@@ -240,19 +276,17 @@ impl ServeArgs {
             }
         };
         let log = match Log::start(&self.log, self.log_format, self.trace_registers) {
-            Ok(log) => log,
+            Ok(log) => Arc::new(log),
             Err(error) => return fail(Exit::Usage, &error),
         };
-        match confined {
-            Some(Confinement { landlock: true }) => debug!("confined by landlock and seccomp"),
-            Some(Confinement { landlock: false }) => {
-                debug!("confined by seccomp alone: this kernel has no landlock");
-            }
-            None => debug!("not confined (--no-sandbox)"),
-        }
+        say(confined);
         let reporter = match reports.map(ReportArgs::start).transpose() {
             Ok(reporter) => reporter,
             Err(error) => return fail(Exit::Failed, &error),
+        };
+        let timeline = match Timeline::begin(self.timeline.options(), timeline) {
+            Ok(timeline) => Arc::new(timeline),
+            Err(error) => return fail(Exit::Failed, &format!("--timeline: {error}")),
         };
         let around = Around {
             reporter,
@@ -261,10 +295,16 @@ impl ServeArgs {
             recordings,
             plans,
             coverages,
+            timeline,
+            engines: metrics.is_some().then(Vec::new),
         };
-        let exit = self.serve(&specs, firmware, listeners, &control, ready, around);
-        // The path is gone before whoever waits for the process sees its end.
-        drop(control);
+        let services = Services {
+            control,
+            metrics,
+            resident,
+            log: Arc::clone(&log),
+        };
+        let exit = self.serve(&specs, firmware, listeners, services, ready, around);
         log.flush();
         exit
     }
@@ -282,7 +322,7 @@ impl ServeArgs {
         specs: &[DeviceSpec],
         firmware: Firmware,
         listeners: Vec<Listener>,
-        control: &Listener,
+        services: Services,
         ready: Ready,
         mut around: Around,
     ) -> Exit {
@@ -296,7 +336,25 @@ impl ServeArgs {
                 }
             }
         }
-        let outcome = supervisor::run(&devices, control, || announce(specs, ready));
+        let engines = around.engines.take().unwrap_or_default();
+        let measured = Measured {
+            devices: devices.iter().cloned().zip(engines).collect(),
+            resident: services.resident,
+        };
+        let operator = Arc::new(Operator {
+            devices,
+            drawn: specs.iter().map(drawn).collect(),
+            timeline: Arc::clone(&around.timeline),
+            log: Some(services.log),
+            ..Operator::bare(Vec::new())
+        });
+        let metrics = services
+            .metrics
+            .as_ref()
+            .map(|endpoint| (endpoint, measured));
+        let outcome = supervisor::run(&operator, &services.control, metrics, || {
+            announce(specs, ready);
+        });
         let over_budget = around.finish();
         match outcome {
             Ok(Outcome::Stopped) if over_budget => Exit::OverBudget,
@@ -351,6 +409,15 @@ impl ServeArgs {
             .policies_mut()
             .set_faults(around.plans.faults(spec));
         function.observers_mut().add(Box::new(Narrator));
+        around
+            .timeline
+            .attach(&drawn(spec), function.observers_mut());
+        if let Some(all) = &mut around.engines {
+            let engines = metrics::engines(spec.product.generation());
+            let counter = Counter::new(Arc::clone(&engines));
+            function.observers_mut().add(Box::new(counter));
+            all.push(engines);
+        }
         let mut parts = Parts::new(spec.routing_id);
         parts.add("budget.json", move || to_json(&budget.report()));
         let sanitizer = self
@@ -392,6 +459,15 @@ impl ServeArgs {
     }
 }
 
+/// What a time line needs to know of a device.
+fn drawn(spec: &DeviceSpec) -> Drawn {
+    Drawn {
+        routing_id: spec.routing_id,
+        title: format!("nd{} {}", spec.routing_id, spec.product),
+        generation: spec.product.generation(),
+    }
+}
+
 fn announce(specs: &[DeviceSpec], ready: Ready) {
     for spec in specs {
         info!(
@@ -408,6 +484,17 @@ fn announce(specs: &[DeviceSpec], ready: Ready) {
     }
     if let Some(Err(error)) = ready.fd.map(ReadyFd::signal) {
         warn!("--ready-fd: nobody reads it: {error}");
+    }
+}
+
+/// Logs what is in force; none was asked for with --no-sandbox.
+fn say(confined: Option<Confinement>) {
+    match confined {
+        Some(Confinement { landlock: true }) => debug!("confined by landlock and seccomp"),
+        Some(Confinement { landlock: false }) => {
+            debug!("confined by seccomp alone: this kernel has no landlock");
+        }
+        None => debug!("not confined (--no-sandbox)"),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::observe::event::Observers;
 use crate::observe::log::thread_name;
 use crate::observe::report::{Account, Detail, DeviceReport, WireReport};
 use crate::policy::fault::Order;
@@ -26,6 +27,12 @@ pub enum Ended {
     Condemned(String),
 }
 
+/// Adds or removes consumers of events.
+pub type Change = Box<dyn FnOnce(&mut Observers) + Send>;
+
+/// What is said of a device that does not answer.
+pub const GONE: &str = "the device thread does not answer; the log may say why";
+
 /// A device with a thread of its own.
 pub trait Device: Send + Sync + 'static {
     /// Routing id.
@@ -45,6 +52,18 @@ pub trait Device: Send + Sync + 'static {
     /// # Errors
     /// Why not.
     fn fault(&self, order: Order, patience: Duration) -> Result<String, String>;
+
+    /// Puts the device into power-on state, mappings kept. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// The thread does not answer.
+    fn reset(&self, patience: Duration) -> Result<(), String>;
+
+    /// Runs `change` on the device thread, between two slices. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// The thread does not answer; `change` may still be run.
+    fn observers(&self, change: Change, patience: Duration) -> Result<(), String>;
 
     /// Asks the thread to end. Returns at once; may be called again.
     fn stop(&self);
@@ -94,6 +113,26 @@ impl<F: PciFunction + Account + Send + 'static> Running<F> {
     }
 }
 
+impl<F: 'static> Running<F> {
+    /// Has the device thread do something, and waits for the result.
+    fn ask<R: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut F) -> R + Send + 'static,
+        patience: Duration,
+    ) -> Result<R, String> {
+        let waiting = Waiting::new(&self.waiting);
+        let waiting = waiting.ok_or("too many requests wait for the device")?;
+        let (sender, receiver) = sync_channel(1);
+        let answer = move |function: &mut F| {
+            // Fails only if nobody waits any more.
+            let _ = sender.send(call(function));
+            drop(waiting);
+        };
+        self.handle.send(answer).map_err(|_| GONE)?;
+        receiver.recv_timeout(patience).map_err(|_| GONE.to_owned())
+    }
+}
+
 /// Counts a request from when it is made until the device thread has dealt with it, or dropped it.
 struct Waiting(Arc<AtomicUsize>);
 
@@ -108,27 +147,6 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl<F: Send + 'static> Running<F> {
-    /// Has the device thread do something between two slices of work.
-    fn operate<R: Send + 'static>(
-        &self,
-        patience: Duration,
-        call: impl FnOnce(&mut F) -> Result<R, String> + Send + 'static,
-    ) -> Result<R, String> {
-        let waiting = Waiting::new(&self.waiting);
-        let waiting = waiting.ok_or("too many requests wait for the device")?;
-        let (sender, receiver) = sync_channel(1);
-        let answer = move |function: &mut F| {
-            // Fails only if nobody waits any more.
-            let _ = sender.send(call(function));
-            drop(waiting);
-        };
-        let gone = "the device thread does not answer; the log may say why";
-        self.handle.send(answer).map_err(|_| gone)?;
-        receiver.recv_timeout(patience).map_err(|_| gone)?
     }
 }
 
@@ -164,11 +182,19 @@ impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> 
     }
 
     fn notify(&self, notify: Notify, patience: Duration) -> Result<Posted, String> {
-        self.operate(patience, move |function| function.notify(&notify))
+        self.ask(move |function| function.notify(&notify), patience)?
     }
 
     fn fault(&self, order: Order, patience: Duration) -> Result<String, String> {
-        self.operate(patience, move |function| function.fault(&order))
+        self.ask(move |function| function.fault(&order), patience)?
+    }
+
+    fn reset(&self, patience: Duration) -> Result<(), String> {
+        self.ask(PciFunction::reset, patience)
+    }
+
+    fn observers(&self, change: Change, patience: Duration) -> Result<(), String> {
+        self.ask(|function| change(function.observers_mut()), patience)
     }
 
     fn stop(&self) {
@@ -208,6 +234,7 @@ mod tests {
     #[derive(Default)]
     struct Fragile {
         info: FunctionInfo,
+        observers: Observers,
     }
 
     impl Account for Fragile {
@@ -223,6 +250,10 @@ mod tests {
 
         fn fault(&mut self, _order: &Order) -> Result<String, String> {
             Err("nowhere".to_owned())
+        }
+
+        fn observers_mut(&mut self) -> &mut Observers {
+            &mut self.observers
         }
     }
 

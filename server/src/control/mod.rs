@@ -2,8 +2,13 @@
 pub mod activation;
 pub mod client;
 pub mod device;
+pub mod http;
+pub mod metrics;
+pub mod operator;
 pub mod protocol;
 pub mod ready;
 pub mod report;
+pub mod resident;
 pub mod server;
 pub mod supervisor;
+pub mod timeline;

@@ -1,7 +1,9 @@
 //! The control socket's language: one request line, an answer until end of file.
 //!
-//! `status`, `status json`, `dump`, `dump json`, `notify DEVICE BLOCK INDEX QUEUE HEX`, `fault DEVICE list`, `fault DEVICE
-//! clear`, `fault DEVICE add [allow-hangs] FAULT` where DEVICE is a routing id or `-` for the only device. An answer that begins with `error: ` is one.
+//! `status`, `status json`, `dump`, `dump json`, `notify DEVICE BLOCK INDEX QUEUE HEX`, `fault DEVICE list`, `fault DEVICE clear`, `fault DEVICE add
+//! [allow-hangs] FAULT`, `reset DEVICE`, `drain DEVICE
+//! SECONDS`, `log FILTER`, `timeline start` (a file descriptor comes with it), `timeline stop`, `stop`. DEVICE is a routing
+//! id, or `-` for the only device (`drain`: for all). An answer that begins with `error: ` is one.
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,6 +13,8 @@ use crate::policy::fault::Order;
 
 /// Longest request line, newline included.
 pub const MAX_REQUEST: usize = 640;
+/// Longest wait of `drain`, seconds.
+pub const MAX_DRAIN: u16 = 600;
 /// What a failed request's answer begins with.
 pub const ERROR: &str = "error: ";
 
@@ -38,6 +42,51 @@ pub enum Request {
         /// What to do.
         order: Order,
     },
+    /// Power-on state.
+    Reset {
+        /// Routing id of the device; not needed for the only one.
+        device: Option<u8>,
+    },
+    /// Wait until no work is left.
+    Drain {
+        /// Routing id of the device; all without.
+        device: Option<u8>,
+        /// For how long at most.
+        seconds: u16,
+    },
+    /// Change what is logged.
+    Log {
+        /// As `--log` takes it.
+        filter: String,
+    },
+    /// Write a time line to the file that comes with the request.
+    TimelineStart,
+    /// End the time line.
+    TimelineStop,
+    /// End the process as SIGTERM does.
+    Stop,
+}
+
+/// A routing id on the wire.
+struct Id(Option<u8>);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(id) => write!(f, "{id}"),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+fn id(word: Option<&str>) -> Result<Option<u8>, String> {
+    match word {
+        Some("-") => Ok(None),
+        word => word
+            .and_then(|word| word.parse().ok())
+            .map(Some)
+            .ok_or_else(|| "a routing id is needed, or - for the only device".to_owned()),
+    }
 }
 
 impl fmt::Display for Request {
@@ -50,22 +99,14 @@ impl fmt::Display for Request {
                 })?;
                 f.write_str(if *json { " json" } else { "" })
             }
-            Self::Notify {
-                device: Some(device),
-                notify,
-            } => write!(f, "notify {device} {notify}"),
-            Self::Fault {
-                device: Some(device),
-                order,
-            } => write!(f, "fault {device} {order}"),
-            Self::Fault {
-                device: None,
-                order,
-            } => write!(f, "fault - {order}"),
-            Self::Notify {
-                device: None,
-                notify,
-            } => write!(f, "notify - {notify}"),
+            Self::Notify { device, notify } => write!(f, "notify {} {notify}", Id(*device)),
+            Self::Fault { device, order } => write!(f, "fault {} {order}", Id(*device)),
+            Self::Reset { device } => write!(f, "reset {}", Id(*device)),
+            Self::Drain { device, seconds } => write!(f, "drain {} {seconds}", Id(*device)),
+            Self::Log { filter } => write!(f, "log {filter}"),
+            Self::TimelineStart => f.write_str("timeline start"),
+            Self::TimelineStop => f.write_str("timeline stop"),
+            Self::Stop => f.write_str("stop"),
         }
     }
 }
@@ -75,41 +116,61 @@ impl FromStr for Request {
 
     fn from_str(line: &str) -> Result<Self, String> {
         let mut words = line.split_ascii_whitespace();
-        let detail = match words.next() {
-            Some("status") => Detail::Status,
-            Some("dump") => Detail::Dump,
-            Some(verb @ ("notify" | "fault")) => {
-                let device = match words.next() {
-                    Some("-") => None,
-                    word => Some(word.and_then(|word| word.parse().ok()).ok_or(format!(
-                        "{verb} needs a routing id, or - for the only device"
-                    ))?),
-                };
-                let rest: Vec<_> = words.collect();
-                if verb == "fault" {
-                    let order = rest.join(" ").parse()?;
-                    return Ok(Self::Fault { device, order });
-                }
-                let notify = rest.join(" ").parse()?;
-                return Ok(Self::Notify { device, notify });
+        let request = match words.next().unwrap_or("") {
+            "status" => report(Detail::Status, words.next())?,
+            "dump" => report(Detail::Dump, words.next())?,
+            "fault" => {
+                let device = id(words.next())?;
+                let rest: Vec<_> = words.by_ref().collect();
+                let order = rest.join(" ").parse()?;
+                Self::Fault { device, order }
             }
+            "notify" => {
+                let device = id(words.next())?;
+                let rest: Vec<_> = words.by_ref().collect();
+                let notify = rest.join(" ").parse()?;
+                Self::Notify { device, notify }
+            }
+            "reset" => Self::Reset {
+                device: id(words.next())?,
+            },
+            "drain" => Self::Drain {
+                device: id(words.next())?,
+                seconds: words
+                    .next()
+                    .and_then(|word| word.parse().ok())
+                    .filter(|seconds| *seconds <= MAX_DRAIN)
+                    .ok_or_else(|| format!("drain needs seconds, {MAX_DRAIN} at most"))?,
+            },
+            "log" => Self::Log {
+                filter: words.next().ok_or("log needs a filter")?.to_owned(),
+            },
+            "timeline" => match words.next() {
+                Some("start") => Self::TimelineStart,
+                Some("stop") => Self::TimelineStop,
+                _ => return Err("timeline needs start or stop".to_owned()),
+            },
+            "stop" => Self::Stop,
             other => {
                 return Err(format!(
-                    "unknown request {:?}: say status, dump, notify or fault",
-                    other.unwrap_or("")
+                    "unknown request {other:?}: say status, dump, notify, fault, reset, drain, log, timeline or stop"
                 ));
             }
         };
-        let json = match words.next() {
-            None => false,
-            Some("json") => true,
-            Some(other) => return Err(format!("unknown format {other:?}: say json, or nothing")),
-        };
         match words.next() {
-            None => Ok(Self::Report { detail, json }),
+            None => Ok(request),
             Some(other) => Err(format!("{other:?} is too much")),
         }
     }
+}
+
+fn report(detail: Detail, format: Option<&str>) -> Result<Request, String> {
+    let json = match format {
+        None => false,
+        Some("json") => true,
+        Some(other) => return Err(format!("unknown format {other:?}: say json, or nothing")),
+    };
+    Ok(Request::Report { detail, json })
 }
 
 #[cfg(test)]
@@ -157,6 +218,22 @@ mod tests {
                 assert_eq!(request.to_string().parse(), Ok(request));
             }
         }
+        for request in [
+            Request::Reset { device: None },
+            Request::Reset { device: Some(3) },
+            Request::Drain {
+                device: None,
+                seconds: MAX_DRAIN,
+            },
+            Request::Log {
+                filter: "info,neuron_vfio_user::vfio=trace".to_owned(),
+            },
+            Request::TimelineStart,
+            Request::TimelineStop,
+            Request::Stop,
+        ] {
+            assert_eq!(request.to_string().parse(), Ok(request));
+        }
         for bad in [
             "",
             "fault",
@@ -167,7 +244,13 @@ mod tests {
             "notify",
             "notify x core 0 0 00",
             "notify 1 core 0 0",
-            "stop",
+            "reset",
+            "reset x",
+            "drain - 601",
+            "drain 1",
+            "log",
+            "timeline",
+            "stop now",
             "status xml",
             "status json now",
         ] {

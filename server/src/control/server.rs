@@ -1,21 +1,21 @@
 //! The control socket: any number of clients, none of which can hold up a device or the others.
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::device::Device;
+use super::operator::Operator;
 use super::protocol::{ERROR, MAX_REQUEST, Request};
-use crate::observe::render;
-use crate::observe::report::{Detail, DeviceReport};
-use crate::policy::Notify;
-use crate::policy::fault::Order;
 use crate::vfio::Listener;
 
 /// Clients at a time. One more, and the oldest that neither asks nor reads its answer is let go.
@@ -24,11 +24,6 @@ pub const MAX_CLIENTS: usize = 16;
 const MAX_ANSWERS: usize = 4;
 /// How long a client may take to say what it wants, and again to read the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a device may take for its account. Its thread works in short slices, so this is already odd.
-const DEVICE_PATIENCE: Duration = Duration::from_secs(3);
-
-/// The devices answered for.
-pub type Devices = Arc<[Arc<dyn Device>]>;
 
 /// The listener as tokio takes it. The path stays with `listener`.
 ///
@@ -40,7 +35,7 @@ pub fn accepting(listener: &Listener) -> std::io::Result<UnixListener> {
 }
 
 /// Serves clients until dropped.
-pub async fn serve(listener: UnixListener, devices: Devices) {
+pub async fn serve(listener: UnixListener, operator: Arc<Operator>) {
     let answers = Arc::new(Semaphore::new(MAX_ANSWERS));
     // Whoever is dropped here has to go; those that are done have dropped the other end.
     let mut clients: VecDeque<oneshot::Sender<()>> = VecDeque::new();
@@ -54,10 +49,10 @@ pub async fn serve(listener: UnixListener, devices: Devices) {
                 }
                 let (stay, go) = oneshot::channel();
                 clients.push_back(stay);
-                let (devices, answers) = (Arc::clone(&devices), Arc::clone(&answers));
+                let (operator, answers) = (Arc::clone(&operator), Arc::clone(&answers));
                 tokio::spawn(async move {
                     tokio::select! {
-                        result = client(stream, devices, &answers) => {
+                        result = client(stream, operator, &answers) => {
                             if let Err(error) = result {
                                 debug!("control client: {error}");
                             }
@@ -75,18 +70,19 @@ pub async fn serve(listener: UnixListener, devices: Devices) {
     }
 }
 
-async fn client(stream: UnixStream, devices: Devices, answers: &Semaphore) -> std::io::Result<()> {
-    let (reader, mut writer) = stream.into_split();
-    let limit = u64::try_from(MAX_REQUEST).unwrap_or(u64::MAX);
-    let mut line = Vec::with_capacity(MAX_REQUEST);
-    timeout(
-        CLIENT_PATIENCE,
-        BufReader::new(reader.take(limit)).read_until(b'\n', &mut line),
-    )
-    .await??;
-    let request = match line.strip_suffix(b"\n") {
+async fn client(
+    mut stream: UnixStream,
+    operator: Arc<Operator>,
+    answers: &Semaphore,
+) -> std::io::Result<()> {
+    let (line, file) = timeout(CLIENT_PATIENCE, receive(&stream)).await??;
+    let request = match line
+        .split(|byte| *byte == b'\n')
+        .next()
+        .filter(|first| first.len() < line.len())
+    {
         Some(line) => String::from_utf8_lossy(line).parse::<Request>(),
-        None if line.len() == MAX_REQUEST => {
+        None if line.len() >= MAX_REQUEST => {
             Err(format!("a request line has {MAX_REQUEST} bytes at most"))
         }
         None => Err("the request line is not complete".to_owned()),
@@ -95,92 +91,45 @@ async fn client(stream: UnixStream, devices: Devices, answers: &Semaphore) -> st
         Ok(request) => {
             // The semaphore is never closed.
             let _turn = answers.acquire().await;
-            tokio::task::spawn_blocking(move || answer(request, &devices)).await?
+            tokio::task::spawn_blocking(move || operator.answer(request, file)).await?
         }
         Err(error) => format!("{ERROR}{error}\n"),
     };
-    timeout(CLIENT_PATIENCE, writer.write_all(answer.as_bytes())).await??;
+    timeout(CLIENT_PATIENCE, stream.write_all(answer.as_bytes())).await??;
     Ok(())
 }
 
-fn answer(request: Request, devices: &[Arc<dyn Device>]) -> String {
-    match request {
-        Request::Report { detail, json } => report(detail, json, devices),
-        Request::Notify { device, notify } => match post(device, notify, devices) {
-            Ok(answer) => answer,
-            Err(error) => format!("{ERROR}{error}\n"),
-        },
-        Request::Fault { device, order } => match fault(device, order, devices) {
-            Ok(answer) => answer,
-            Err(error) => format!("{ERROR}{error}\n"),
-        },
-    }
-}
-
-/// The device that is meant.
-fn chosen(id: Option<u8>, devices: &[Arc<dyn Device>]) -> Result<&Arc<dyn Device>, String> {
-    let device = match (id, devices) {
-        (Some(id), _) => devices.iter().find(|device| device.routing_id() == id),
-        (None, [only]) => Some(only),
-        (None, _) => {
-            return Err(format!(
-                "{} devices: say which with --device ID",
-                devices.len()
-            ));
+/// Reads until the end of the line, of the stream or of what a line may have; a descriptor may come with it.
+async fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Option<File>)> {
+    let mut line = Vec::with_capacity(MAX_REQUEST);
+    let mut file = None;
+    loop {
+        stream.readable().await?;
+        let mut bytes = [0; MAX_REQUEST];
+        let room = MAX_REQUEST - line.len();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let read = stream.try_io(Interest::READABLE, || {
+            let mut parts = [IoSliceMut::new(&mut bytes[..room])];
+            // More descriptors than fit are closed by the kernel.
+            let received = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+            Ok(received.bytes)
+        });
+        let read = match read {
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                file = fds.map(File::from).last().or(file);
+            }
         }
-    };
-    device.ok_or_else(|| "no device has that routing id".to_owned())
-}
-
-fn fault(id: Option<u8>, order: Order, devices: &[Arc<dyn Device>]) -> Result<String, String> {
-    let device = chosen(id, devices)?;
-    let id = device.routing_id();
-    let answer = device.fault(order, DEVICE_PATIENCE);
-    let answer = answer.map_err(|error| format!("nd{id}: {error}"))?;
-    Ok(format!("nd{id}:\n{answer}"))
-}
-
-fn post(id: Option<u8>, notify: Notify, devices: &[Arc<dyn Device>]) -> Result<String, String> {
-    let device = chosen(id, devices)?;
-    let id = device.routing_id();
-    let len = notify.bytes.len();
-    let posted = device.notify(notify, DEVICE_PATIENCE);
-    let posted = posted.map_err(|error| format!("nd{id}: {error}"))?;
-    Ok(format!(
-        "nd{id}: {len} bytes at {:#x} of the ring, head {:#x}\n",
-        posted.offset, posted.head
-    ))
-}
-
-fn report(detail: Detail, json: bool, devices: &[Arc<dyn Device>]) -> String {
-    let report = |device: &Arc<dyn Device>| {
-        let id = device.routing_id();
-        device.report(detail, DEVICE_PATIENCE).ok_or_else(|| {
-            format!("nd{id}: the device thread does not answer; the log may say why")
-        })
-    };
-    let reports: Vec<_> = devices.iter().map(report).collect();
-    if json {
-        let value: Vec<_> = reports
-            .into_iter()
-            .map(|report| match report {
-                Ok(report) => serde_json::to_value(report)
-                    .unwrap_or_else(|error| error_value(&error.to_string())),
-                Err(error) => error_value(&error),
-            })
-            .collect();
-        return format!("{:#}\n", serde_json::Value::from(value));
+        line.extend_from_slice(&bytes[..read]);
+        if read == 0 || line.len() == MAX_REQUEST || line.contains(&b'\n') {
+            return Ok((line, file));
+        }
     }
-    let text = |report: Result<DeviceReport, String>| match (report, detail) {
-        (Ok(report), Detail::Status) => render::status(&report),
-        (Ok(report), Detail::Dump) => render::dump(&report),
-        (Err(error), _) => format!("{error}\n"),
-    };
-    reports.into_iter().map(text).collect()
-}
-
-fn error_value(error: &str) -> serde_json::Value {
-    serde_json::json!({ "error": error })
 }
 
 #[cfg(test)]
@@ -191,8 +140,10 @@ mod tests {
 
     use super::*;
     use crate::control::client;
-    use crate::control::device::Ended;
-    use crate::policy::Posted;
+    use crate::control::device::{Change, Device, Ended};
+    use crate::observe::report::{Detail, DeviceReport};
+    use crate::policy::fault::Order;
+    use crate::policy::{Notify, Posted};
 
     struct Fake {
         id: u8,
@@ -225,6 +176,14 @@ mod tests {
             Ok(format!("  {order}\n"))
         }
 
+        fn reset(&self, _patience: Duration) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn observers(&self, _change: Change, _patience: Duration) -> Result<(), String> {
+            Ok(())
+        }
+
         fn stop(&self) {}
 
         fn wait(&self) -> Ended {
@@ -246,7 +205,8 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let serving = tokio::spawn(serve(accepting(&listener).unwrap(), devices));
+            let operator = Arc::new(Operator::bare(devices));
+            let serving = tokio::spawn(serve(accepting(&listener).unwrap(), operator));
             tokio::task::spawn_blocking(move || test(&path))
                 .await
                 .unwrap();

@@ -8,6 +8,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
 
 use super::device::{Device, Ended};
+use super::metrics::{self, Endpoint, Measured};
+use super::operator::Operator;
 use super::server;
 use crate::observe::render;
 use crate::observe::report::Detail;
@@ -37,37 +39,50 @@ pub enum Outcome {
 /// # Errors
 /// The runtime or the signal handlers cannot be had.
 pub fn run(
-    devices: &[Arc<dyn Device>],
+    operator: &Arc<Operator>,
     control: &Listener,
+    metrics: Option<(&Endpoint, Measured)>,
     ready: impl FnOnce(),
 ) -> std::io::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("control")
         // One per client, one for the summary at the end.
-        .max_blocking_threads(server::MAX_CLIENTS + 1)
+        .max_blocking_threads(server::MAX_CLIENTS + metrics::MAX_CLIENTS + 1)
         .build()?;
-    let outcome = runtime.block_on(supervise(devices, control, ready));
+    let outcome = runtime.block_on(supervise(operator, control, metrics, ready));
     // A device thread that is stuck may still hold a blocking call: do not wait for it.
     runtime.shutdown_background();
     outcome
 }
 
 async fn supervise(
-    devices: &[Arc<dyn Device>],
+    operator: &Arc<Operator>,
     control: &Listener,
+    metrics: Option<(&Endpoint, Measured)>,
     ready: impl FnOnce(),
 ) -> std::io::Result<Outcome> {
+    let devices = &operator.devices[..];
     let mut signals = Signals::new()?;
     let mut ends = watch(devices)?;
     let mut worst = Outcome::Stopped;
     let mut left = devices.len();
-    tokio::spawn(server::serve(server::accepting(control)?, devices.into()));
+    tokio::spawn(server::serve(
+        server::accepting(control)?,
+        Arc::clone(operator),
+    ));
+    if let Some((endpoint, measured)) = metrics {
+        metrics::serve(endpoint, measured)?;
+    }
     ready();
     while left > 0 {
         tokio::select! {
             name = signals.next() => {
                 info!("{name}: stopping");
+                break;
+            }
+            () = operator.stop.notified() => {
+                info!("stopping on request");
                 break;
             }
             end = ends.recv() => match end {

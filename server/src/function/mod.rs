@@ -109,6 +109,7 @@ struct Counters {
     register_reads: u64,
     register_writes: u64,
     resets: u64,
+    slices: u64,
 }
 
 /// A Neuron device.
@@ -664,6 +665,7 @@ impl PciFunction for NeuronFunction {
         }
         self.release();
         self.run_mailbox();
+        self.counters.slices += u64::from(self.udma.has_work());
         let aborts = self.totals.aborts;
         let progress = self.run_engines();
         if self.totals.aborts != aborts {

@@ -203,7 +203,7 @@ impl NeuronFunction {
         result
     }
 
-    fn try_post(
+    pub(super) fn try_post(
         &mut self,
         block: NotificationBlock,
         index: u8,

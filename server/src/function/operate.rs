@@ -1,12 +1,18 @@
 //! What people may make the device do from outside.
 use super::NeuronFunction;
+use crate::observe::event::Observers;
 use crate::policy::fault::{Order, inline, risk};
 use crate::policy::{Faults, Notify, Operate, Posted};
 
 impl Operate for NeuronFunction {
     fn notify(&mut self, notify: &Notify) -> Result<Posted, String> {
-        self.post(notify.block, notify.index, notify.queue, &notify.bytes)
+        // Who asks is told what was refused: nothing of the device's was lost.
+        self.try_post(notify.block, notify.index, notify.queue, &notify.bytes)
             .map_err(|error| error.to_string())
+    }
+
+    fn observers_mut(&mut self) -> &mut Observers {
+        &mut self.observers
     }
 
     fn fault(&mut self, order: &Order) -> Result<String, String> {

@@ -76,6 +76,7 @@ impl Account for NeuronFunction {
                 interrupts_sent: msix.sent,
                 interrupts_lost: msix.lost,
                 resets: self.counters.resets,
+                slices: self.counters.slices,
                 register_reads: self.counters.register_reads,
                 register_writes: self.counters.register_writes,
                 notifications: self.notifications.posted,

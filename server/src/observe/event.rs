@@ -352,22 +352,57 @@ pub trait Observer: Send {
     }
 }
 
+/// Names a consumer of one device, to remove it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObserverId(u64);
+
+struct Consumer {
+    id: ObserverId,
+    interest: Interest,
+    observer: Box<dyn Observer>,
+}
+
 /// The consumers of one device.
 #[derive(Default)]
 pub struct Observers {
-    consumers: Vec<(Interest, Box<dyn Observer>)>,
+    consumers: Vec<Consumer>,
     union: Interest,
     now: Duration,
+    added: u64,
 }
 
 impl Observers {
     /// Adds a consumer.
-    pub fn add(&mut self, observer: Box<dyn Observer>) {
-        let interest = observer.interest();
-        self.union.registers |= interest.registers;
-        self.union.descriptors |= interest.descriptors;
-        self.union.audit |= interest.audit;
-        self.consumers.push((interest, observer));
+    pub fn add(&mut self, observer: Box<dyn Observer>) -> ObserverId {
+        let id = ObserverId(self.added);
+        self.added += 1;
+        self.consumers.push(Consumer {
+            id,
+            interest: observer.interest(),
+            observer,
+        });
+        self.unite();
+        id
+    }
+
+    /// Removes a consumer, if it is still there.
+    pub fn remove(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
+        let at = self
+            .consumers
+            .iter()
+            .position(|consumer| consumer.id == id)?;
+        let consumer = self.consumers.remove(at);
+        self.unite();
+        Some(consumer.observer)
+    }
+
+    fn unite(&mut self) {
+        self.union = Interest::default();
+        for Consumer { interest, .. } in &self.consumers {
+            self.union.registers |= interest.registers;
+            self.union.descriptors |= interest.descriptors;
+            self.union.audit |= interest.audit;
+        }
     }
 
     /// What anybody wants to see beyond the ordinary events.
@@ -387,9 +422,9 @@ impl Observers {
             scope,
             kind,
         };
-        for (interest, consumer) in &mut self.consumers {
-            if interest.covers(&kind) {
-                consumer.event(&event);
+        for consumer in &mut self.consumers {
+            if consumer.interest.covers(&kind) {
+                consumer.observer.event(&event);
             }
         }
     }
@@ -429,7 +464,7 @@ mod tests {
         let mut observers = Observers::default();
         observers.add(Box::new(Log(Interest::default(), Arc::clone(&few))));
         assert_eq!(observers.interest(), Interest::default());
-        observers.add(Box::new(Log(registers, Arc::clone(&many))));
+        let id = observers.add(Box::new(Log(registers, Arc::clone(&many))));
         assert_eq!(observers.interest(), registers);
 
         observers.tick(Duration::from_secs(7));
@@ -448,5 +483,12 @@ mod tests {
         };
         assert_eq!(kinds(&few), [EventKind::Disconnect]);
         assert_eq!(kinds(&many), [kind, EventKind::Disconnect]);
+
+        assert!(observers.remove(id).is_some());
+        assert!(observers.remove(id).is_none(), "removed twice");
+        assert_eq!(observers.interest(), Interest::default());
+        observers.emit(Scope::Device, EventKind::Recovered);
+        assert_eq!(many.lock().unwrap().len(), 2);
+        assert_eq!(few.lock().unwrap().len(), 2);
     }
 }

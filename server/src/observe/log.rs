@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use super::rate::{Limiter, RateFilter};
 use super::writer::LineWriter;
@@ -51,11 +51,25 @@ fn check_words(filter: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn parse(filter: &str, trace_registers: bool) -> Result<EnvFilter, String> {
+    check_words(filter)?;
+    let parsed = EnvFilter::builder().parse(filter).map_err(|error| {
+        format!("--log '{filter}': {error}; write a level such as debug, or module=level pairs")
+    })?;
+    if !trace_registers {
+        return Ok(parsed);
+    }
+    let directive = format!("{REGISTERS}=trace").parse();
+    Ok(parsed.add_directive(directive.map_err(|error| format!("{error}"))?))
+}
+
 /// Keeps the log going; ask it to flush before the process ends.
 #[derive(Debug)]
 pub struct Log {
     limiter: Arc<Limiter>,
     writer: LineWriter,
+    filter: reload::Handle<EnvFilter, Registry>,
+    trace_registers: bool,
 }
 
 impl Log {
@@ -64,14 +78,7 @@ impl Log {
     /// # Errors
     /// A filter that cannot be read, no thread to be had, or a log that was set up before.
     pub fn start(filter: &str, format: Format, trace_registers: bool) -> Result<Self, String> {
-        check_words(filter)?;
-        let mut filter = EnvFilter::builder().parse(filter).map_err(|error| {
-            format!("--log '{filter}': {error}; write a level such as debug, or module=level pairs")
-        })?;
-        if trace_registers {
-            let directive = format!("{REGISTERS}=trace").parse();
-            filter = filter.add_directive(directive.map_err(|error| format!("{error}"))?);
-        }
+        let (filter, handle) = reload::Layer::new(parse(filter, trace_registers)?);
         let failed = |error: std::io::Error| format!("cannot start the log: {error}");
         let limiter = Limiter::start().map_err(failed)?;
         let writer = LineWriter::start(std::io::stderr()).map_err(failed)?;
@@ -84,7 +91,23 @@ impl Log {
             .with(layer)
             .try_init()
             .map_err(|error| format!("cannot start the log: {error}"))?;
-        Ok(Self { limiter, writer })
+        Ok(Self {
+            limiter,
+            writer,
+            filter: handle,
+            trace_registers,
+        })
+    }
+
+    /// Changes what is logged from now on.
+    ///
+    /// # Errors
+    /// A filter that cannot be read; the old one stays.
+    pub fn set(&self, filter: &str) -> Result<(), String> {
+        let filter = parse(filter, self.trace_registers)?;
+        self.filter
+            .reload(filter)
+            .map_err(|error| format!("the log is gone: {error}"))
     }
 
     /// Writes what is left, including what was suppressed.

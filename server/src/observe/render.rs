@@ -148,13 +148,13 @@ fn headline(out: &mut String, device: &DeviceReport) {
     line(
         out,
         format_args!(
-            "nd{} {}/{} serial {:#x}: {}, {} resets",
+            "nd{} {}/{} serial {:#x}: {}, {}",
             device.routing_id,
             device.product,
             device.platform,
             device.serial,
             client(device.connected, &device.wire),
-            device.counters.resets,
+            plural(device.counters.resets, "reset"),
         ),
     );
     for (engine, cause) in &device.aborted {
@@ -308,16 +308,21 @@ fn descriptor_line(out: &mut String, descriptor: &DescriptorReport) {
     );
 }
 
+/// `1 reset`, `2 resets`.
+fn plural(n: u64, word: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+}
+
 fn counters(counters: &Counters) -> String {
     let mut text = format!(
-        "{} doorbells, {} descriptors, {} batches, {} ({} bytes), {} errors, {} resets, {} register reads, {} writes",
-        counters.doorbells,
-        counters.descriptors,
+        "{}, {}, {} batches, {} ({} bytes), {}, {}, {} register reads, {} writes",
+        plural(counters.doorbells, "doorbell"),
+        plural(counters.descriptors, "descriptor"),
         counters.batches,
         bytes(counters.bytes),
         counters.bytes,
-        counters.errors,
-        counters.resets,
+        plural(counters.errors, "error"),
+        plural(counters.resets, "reset"),
         counters.register_reads,
         counters.register_writes
     );

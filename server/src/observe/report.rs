@@ -203,6 +203,8 @@ pub struct Counters {
     pub interrupts_lost: u64,
     /// Device and core resets acknowledged.
     pub resets: u64,
+    /// Slices of engine work.
+    pub slices: u64,
     /// Register reads served.
     pub register_reads: u64,
     /// Register writes served.

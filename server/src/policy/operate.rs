@@ -3,6 +3,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::fault::Order;
+use crate::observe::event::Observers;
 
 /// Longest notification that can be asked for, bytes. Entries of the real device are far shorter.
 pub const MAX_NOTIFICATION: usize = 256;
@@ -120,6 +121,9 @@ pub trait Operate {
     /// # Errors
     /// Why not.
     fn fault(&mut self, order: &Order) -> Result<String, String>;
+
+    /// Its consumers of events.
+    fn observers_mut(&mut self) -> &mut Observers;
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::entry::{Entry, Irqs, nanoseconds};
 use super::journal::{Journal, Witness};
 use crate::function::NeuronFunction;
+use crate::observe::event::Observers;
 use crate::observe::report::{Account, Detail, DeviceReport};
 use crate::policy::fault::Order;
 use crate::policy::{Notify, Operate, Posted};
@@ -272,5 +273,9 @@ impl Operate for Recorded {
             );
         }
         self.function.fault(order)
+    }
+
+    fn observers_mut(&mut self) -> &mut Observers {
+        self.function.observers_mut()
     }
 }

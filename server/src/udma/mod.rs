@@ -373,6 +373,11 @@ impl Udma {
         }
     }
 
+    /// A queue has its turn in the next slice.
+    pub fn has_work(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Works until `slice` bytes are used up, nothing can move, or an access is needed.
     pub fn run(&mut self, slice: &mut u64, cx: &mut Context<'_>) -> Slice {
         self.wake_due(cx);

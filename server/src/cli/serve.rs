@@ -261,19 +261,14 @@ impl ServeArgs {
         };
         let resident = Arc::new(Resident::open());
         // Before the first thread, so that all of them are confined.
-        let confined = if self.no_sandbox {
-            None
-        } else {
-            let files = listeners
-                .iter()
-                .chain([&control])
-                .filter_map(Listener::directory)
-                .chain(metrics.as_ref().and_then(Endpoint::directory));
-            let report = reports.as_ref().map(AsFd::as_fd);
-            match confine::confine(files.collect::<Vec<_>>().iter().map(AsRef::as_ref), report) {
-                Ok(confined) => Some(confined),
-                Err(error) => return fail(Exit::Failed, &error.to_string()),
-            }
+        let files = listeners
+            .iter()
+            .chain([&control])
+            .filter_map(Listener::directory)
+            .chain(metrics.as_ref().and_then(Endpoint::directory));
+        let confined = match self.confine(&files.collect::<Vec<_>>(), reports.as_ref()) {
+            Ok(confined) => confined,
+            Err(error) => return fail(Exit::Failed, &error),
         };
         let log = match Log::start(&self.log, self.log_format, self.trace_registers) {
             Ok(log) => Arc::new(log),
@@ -307,6 +302,21 @@ impl ServeArgs {
         let exit = self.serve(&specs, firmware, listeners, services, ready, around);
         log.flush();
         exit
+    }
+
+    /// Gives up rights, unless told not to. Files in `directories` can still be removed.
+    fn confine(
+        &self,
+        directories: &[PathBuf],
+        reports: Option<&impl AsFd>,
+    ) -> Result<Option<Confinement>, String> {
+        if self.no_sandbox {
+            return Ok(None);
+        }
+        let directories = directories.iter().map(AsRef::as_ref);
+        confine::confine(directories, reports.map(AsFd::as_fd))
+            .map(Some)
+            .map_err(|error| error.to_string())
     }
 
     /// What whoever started us passes on.

@@ -14,7 +14,7 @@ const MAX_INPUT: u64 = 4 << 30;
 /// Below the options in `merge --help`.
 pub const NOTES: &str = "\
 TIMELINE is what `serve --timeline` wrote. FTRACE is the text of /sys/kernel/tracing/trace of the guest, with the driver's \
-dma_* events on; `neuron-guest run --ftrace FILE` makes one, with probes for the copies that pass no event. The two clocks \
+dma_* events on; docs/timeline.md has three probes to set there for the copies that pass no event. The two clocks \
 are joined by what must be so: a driver rings before the device sees it, and acknowledges after the marker was written. The \
 offset, its uncertainty and the drift are printed and stand in the result. Files that no clock fits are refused.";
 

@@ -35,6 +35,7 @@ pub struct Engine {
     number: u8,
     /// As after power-on: nothing was written since.
     pristine: bool,
+    /// Its queues; empty until one of them is written, for most engines are never used.
     pairs: Vec<Pair>,
     iofic: Iofic,
     fault: Option<Fault>,
@@ -56,9 +57,7 @@ impl Engine {
         Self {
             number,
             pristine: true,
-            pairs: (0..QUEUES_PER_ENGINE)
-                .map(|queue| Pair::new(number, queue))
-                .collect(),
+            pairs: Vec::new(),
             iofic: Iofic::default(),
             fault: None,
             stalled: None,
@@ -78,6 +77,9 @@ impl Engine {
             return;
         }
         let mut fresh = Self::new(self.number);
+        if !self.pairs.is_empty() {
+            fresh.power_queues();
+        }
         for (pair, old) in fresh.pairs.iter_mut().zip(&mut self.pairs) {
             pair.recorder = std::mem::take(&mut old.recorder);
             pair.last_doorbell = old.last_doorbell;
@@ -85,7 +87,13 @@ impl Engine {
         *self = fresh;
     }
 
-    /// Its queues.
+    fn power_queues(&mut self) {
+        self.pairs = (0..QUEUES_PER_ENGINE)
+            .map(|queue| Pair::new(self.number, queue))
+            .collect();
+    }
+
+    /// Its queues; none if no queue was written since power-on.
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs
     }
@@ -98,7 +106,7 @@ impl Engine {
         )
     }
 
-    /// One queue.
+    /// One queue, if any was written since power-on.
     pub fn pair_mut(&mut self, queue: u8) -> Option<&mut Pair> {
         self.pairs.get_mut(usize::from(queue))
     }
@@ -251,6 +259,14 @@ impl Engine {
                 direction,
                 queue,
                 offset,
+            } if self.pairs.is_empty() => {
+                let pair = (queue < QUEUES_PER_ENGINE).then(|| Pair::new(self.number, queue))?;
+                pair.ring(direction).read(offset)
+            }
+            EngineLocation::Queue {
+                direction,
+                queue,
+                offset,
             } => self
                 .pairs
                 .get(usize::from(queue))?
@@ -364,6 +380,9 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Effect {
         let stopped = self.fault.is_some();
+        if self.pairs.is_empty() {
+            self.power_queues();
+        }
         let Some(pair) = self.pairs.get_mut(usize::from(number)) else {
             return Effect::Store;
         };

@@ -84,11 +84,6 @@ impl Clock {
     pub const fn done(&mut self) {
         self.due = None;
     }
-
-    /// What is pending is dropped.
-    pub fn reset(&mut self) {
-        *self = Self::default();
-    }
 }
 
 #[cfg(test)]

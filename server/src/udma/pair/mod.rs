@@ -91,8 +91,8 @@ pub struct Pair {
     pub queued: bool,
     /// Waits for this device time.
     pub wakes_at: Option<Duration>,
-    /// When its work is done in model time.
-    clock: Clock,
+    /// When its work is done in model time; nothing on a device where work takes no time.
+    clock: Option<Box<Clock>>,
     /// What an adversary lets it do; nothing on a device without one.
     weak: Option<Box<Weak>>,
     /// The last doorbell: when, which ring, how many.
@@ -121,7 +121,7 @@ impl Pair {
             completed: [false; 2],
             queued: false,
             wakes_at: None,
-            clock: Clock::default(),
+            clock: None,
             weak: None,
             last_doorbell: None,
             recorder: Recorder::default(),
@@ -150,8 +150,10 @@ impl Pair {
     }
 
     /// Model time until which it has booked its engine.
-    pub const fn booked(&self) -> Duration {
-        self.clock.booked()
+    pub fn booked(&self) -> Duration {
+        self.clock
+            .as_ref()
+            .map_or(Duration::ZERO, |clock| clock.booked())
     }
 
     /// Waits for an access made elsewhere.
@@ -174,7 +176,7 @@ impl Pair {
         self.packet = 0;
         self.packet_bytes = 0;
         self.pending = Pending::None;
-        self.clock.reset();
+        self.clock = None;
         self.policed = None;
         self.weak = None;
         self.m2s.keep_up();
@@ -217,7 +219,8 @@ impl Pair {
         ring.ring(count);
         let tail = ring.tail;
         if cx.policies.timing().is_some() {
-            self.clock.rung(direction, count, cx.now);
+            let clock = self.clock.get_or_insert_default();
+            clock.rung(direction, count, cx.now);
         }
         self.record(
             cx,
@@ -327,7 +330,9 @@ impl Pair {
             let Some(raw) = self.s2m.fetched.pop_front() else {
                 // A hint to software, not an error: the tx side waits for its rx doorbell (udma §8).
                 self.latched[1] |= 1 << iofic::s2m::NO_DESCRIPTOR_HINT;
-                self.clock.starve();
+                if let Some(clock) = &mut self.clock {
+                    clock.starve();
+                }
                 return Ok(Step::Blocked);
             };
             self.audit(Direction::S2m, &raw, cx);
@@ -336,7 +341,8 @@ impl Pair {
         if let Some(timing) = cx.policies.timing()
             && let Some(tx) = &self.tx
         {
-            let (due, new) = self.clock.due(limits.free_at, || timing.cost(tx.left));
+            let clock = self.clock.get_or_insert_default();
+            let (due, new) = clock.due(limits.free_at, || timing.cost(tx.left));
             if new {
                 self.emit(cx, EventKind::Due { at: due });
             }

@@ -308,7 +308,9 @@ impl Pair {
         }
         if source_done {
             self.tx = None;
-            self.clock.done();
+            if let Some(clock) = &mut self.clock {
+                clock.done();
+            }
             self.m2s.retire();
             cx.totals.descriptors += 1;
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!    init-130     [001] .....    12.345678: dma_queue_copy_start: nd0 eng36 q0 tx_count 2 rx_count 2
 //! ```
-//! The driver's own events are read, and three probes that `neuron-guest run --ftrace` sets on functions of the driver,
+//! The driver's own events are read, and three probes on functions of the driver (docs/timeline.md has the commands),
 //! since its own copies pass no event:
 //!
 //! | event | says |

@@ -32,7 +32,7 @@ pub enum MergeError {
     )]
     SeveralDevices(String),
     #[error(
-        "the ftrace has no doorbell: neither the driver's dma_queue_copy_start (which only user queues and zero-copy pass) nor the probes that `neuron-guest run --ftrace` sets"
+        "the ftrace has no doorbell: neither the driver's dma_queue_copy_start (which only user queues and zero-copy pass) nor the three probes of docs/timeline.md"
     )]
     NoStarts,
     #[error(

@@ -156,9 +156,17 @@ impl Device {
     /// A copy whose last descriptors ask for an interrupt or not; done when this returns.
     fn copy(&mut self, byte: u8, tx_interrupt: bool, rx_interrupt: bool) {
         rustix::io::pwrite(&self.ram, &[byte; BYTES as usize], SOURCE - RAM).unwrap();
+        let source = self.generation.host_to_soc(SOURCE).unwrap();
+        self.trigger(source, tx_interrupt, rx_interrupt);
+        let at = self.register(Direction::S2m, queue::DCP);
+        while self.read(at) & 0xff_ffff != self.staged {}
+    }
+
+    /// Stages a copy and rings for it.
+    fn trigger(&mut self, source: u64, tx_interrupt: bool, rx_interrupt: bool) {
         let host = |address| self.generation.host_to_soc(address).unwrap();
         let (index, id) = (u64::from(self.staged), RingId::INITIAL);
-        let tx = TxDescriptor::copy(host(SOURCE), BYTES, id, Barrier::None).unwrap();
+        let tx = TxDescriptor::copy(source, BYTES, id, Barrier::None).unwrap();
         let rx = RxDescriptor::new(host(DESTINATION), BYTES, id, Barrier::None).unwrap();
         let with = |len_ctrl: LenCtrl, interrupt| len_ctrl.with_interrupt(interrupt);
         let tx = TxDescriptor::from_words(
@@ -176,8 +184,6 @@ impl Device {
             let at = self.register(direction, queue::DRTP_INC);
             self.write(at, 1);
         }
-        let at = self.register(Direction::S2m, queue::DCP);
-        while self.read(at) & 0xff_ffff != self.staged {}
     }
 
     fn counters(&self) -> Counters {
@@ -329,9 +335,8 @@ fn an_error_interrupts_unless_its_group_is_kept_from_it() {
             let control = device.iofic(3, iofic::CONTROL);
             device.write(control, 0x28);
         }
-        // More than the ring holds.
-        let at = device.register(Direction::M2s, queue::DRTP_INC);
-        device.write(at, queue::INDEX_MASK);
+        // Its source leads nowhere.
+        device.trigger(1 << 60, false, false);
         let cause = device.iofic(3, iofic::CAUSE);
         while device.read(cause) == 0 {}
         assert_eq!(count(&fd), u64::from(!quiet));

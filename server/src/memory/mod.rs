@@ -236,7 +236,7 @@ impl Memory {
         }
     }
 
-    /// Copies `source` to `destination`, which must be as long; see [`copy::copy`] for its ordering. Gives the
+    /// Copies `source` to `destination`, which must be as long; see `copy::copy` for its ordering. Gives the
     /// little-endian word if it copied just one.
     ///
     /// # Errors

@@ -6,10 +6,10 @@
 //! | module | is |
 //! |---|---|
 //! | [`bytes`], [`content`], [`entry`] | one entry as bytes, and back; hostile bytes are errors with offset and rule |
-//! | [`file`], [`header`] | the file: what the device was made of, then checked blocks, valid up to the last whole one |
+//! | [`mod@file`], [`header`] | the file: what the device was made of, then checked blocks, valid up to the last whole one |
 //! | [`journal`], [`writer`] | from the device thread to the file, with a bound on what the guest waits |
 //! | [`recorded`] | a function whose calls are recorded |
-//! | [`replay`], [`script`] | a function that is driven by a recording and compared with it |
+//! | [`replay`], `script` | a function that is driven by a recording and compared with it |
 //! | [`words`] | entries for people |
 //! | [`show`], [`page`] | a session gathered in bounded memory, and drawn |
 pub mod bytes;

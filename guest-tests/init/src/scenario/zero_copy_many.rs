@@ -15,8 +15,8 @@ use crate::job::{self, stage};
 use crate::report::Verdict;
 
 /// Names of the two parts that run as processes of their own.
-pub const PEER: &str = "zero_copy_peer";
-pub const LEAVER: &str = "zero_copy_leave";
+pub const PEER: &str = "self_zero_copy_peer";
+pub const LEAVER: &str = "self_zero_copy_leave";
 
 const PIECE: u64 = 4_000;
 const LIMIT: Duration = Duration::from_secs(60);

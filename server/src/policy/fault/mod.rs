@@ -1,7 +1,7 @@
 //! Faults on purpose: rules that say which event of a device goes wrong, and how.
 //!
-//! [`rule`] is what a rule can say and which actions fit which events, as data; [`parse`] reads rules and says where one is
-//! wrong; [`engine`] decides; [`library`] has named scenarios with what a driver is expected to do; [`risk`] knows
+//! [`rule`] is what a rule can say and which actions fit which events, as data; `parse` reads rules and says where one is
+//! wrong; `engine` decides; [`library`] has named scenarios with what a driver is expected to do; [`risk`] knows
 //! which rules would keep a guest waiting for minutes.
 mod engine;
 pub mod library;

@@ -198,67 +198,41 @@ fn serial(text: &str) -> Result<u64, String> {
 impl ServeArgs {
     /// Serves until a signal.
     pub fn run(self) -> Exit {
+        self.prepare_and_serve()
+            .unwrap_or_else(|Refusal(exit, error)| {
+                eprintln!("error: {error}");
+                exit
+            })
+    }
+
+    fn prepare_and_serve(&self) -> Result<Exit, Refusal> {
         // First of all: the numbers must not be reused by files of ours.
-        let (mut passed, ready) = match self.inherited() {
-            Ok(inherited) => inherited,
-            Err(error) => return fail(Exit::Usage, &error),
-        };
-        let specs = match self.device.specs() {
-            Ok(specs) => specs,
-            Err(error) => return fail(Exit::Usage, &error),
-        };
-        let firmware = match self.firmware.firmware() {
-            Ok(firmware) => firmware,
-            Err(error) => return fail(Exit::Usage, &error),
-        };
-        let plans = match self.faults.plans(&specs) {
-            Ok(plans) => plans,
-            Err(error) => return fail(Exit::Usage, &error),
-        };
-        let budgets = match self.timing.budgets() {
-            Ok(budgets) => budgets,
-            Err(error) => return fail(Exit::Usage, &error),
-        };
-        let coverages = match self.coverage.open(specs.len()) {
-            Ok(coverages) => coverages,
-            Err(error) => return fail(Exit::Failed, &error),
-        };
-        let recordings = match self.record.open(specs.len()) {
-            Ok(recordings) => recordings,
-            Err(error) => return fail(Exit::Failed, &error),
-        };
+        let (mut passed, ready) = self.inherited().map_err(usage)?;
+        let specs = self.device.specs().map_err(usage)?;
+        let firmware = self.firmware.firmware().map_err(usage)?;
+        let plans = self.faults.plans(&specs).map_err(usage)?;
+        let budgets = self.timing.budgets().map_err(usage)?;
+        let coverages = self.coverage.open(specs.len()).map_err(failed)?;
+        let recordings = self.record.open(specs.len()).map_err(failed)?;
         let place = &self.device.place;
         // clap has seen to it that one of them is given.
-        let Some(control_path) = self.control.clone().or_else(|| place.control()) else {
-            return fail(Exit::Usage, "give --socket or --socket-dir");
-        };
-        if let Err(error) = place.make_dir() {
-            return fail(Exit::Failed, &error);
-        }
+        let control_path = self.control.clone().or_else(|| place.control());
+        let control_path = control_path.ok_or_else(|| usage("give --socket or --socket-dir"))?;
+        place.make_dir().map_err(failed)?;
         let mut listeners = Vec::new();
         for spec in &specs {
-            match passed.listen(&spec.socket) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) => return fail(Exit::Failed, &format!("--{}: {error}", place.option())),
-            }
+            let listener = passed.listen(&spec.socket);
+            listeners
+                .push(listener.map_err(|error| failed(format!("--{}: {error}", place.option())))?);
         }
-        let control = match passed.listen(&control_path) {
-            Ok(listener) => listener,
-            Err(error) => return fail(Exit::Failed, &format!("--control: {error}")),
-        };
-        if let Err(error) = passed.finish() {
-            return fail(Exit::Usage, &error);
-        }
-        let reports = match self.report.open() {
-            Ok(reports) => reports,
-            Err(error) => return fail(Exit::Failed, &error),
-        };
+        let control = passed
+            .listen(&control_path)
+            .map_err(|error| failed(format!("--control: {error}")))?;
+        passed.finish().map_err(usage)?;
+        let reports = self.report.open().map_err(failed)?;
         // Like everything that is opened: before the rights to do so are gone.
-        let opened = (self.timeline.open()).and_then(|file| Ok((file, self.metrics.bind()?)));
-        let (timeline, metrics) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return fail(Exit::Failed, &error),
-        };
+        let timeline = self.timeline.open().map_err(failed)?;
+        let metrics = self.metrics.bind().map_err(failed)?;
         let resident = Arc::new(Resident::open());
         // Before the first thread, so that all of them are confined.
         let files = listeners
@@ -266,23 +240,16 @@ impl ServeArgs {
             .chain([&control])
             .filter_map(Listener::directory)
             .chain(metrics.as_ref().and_then(Endpoint::directory));
-        let confined = match self.confine(&files.collect::<Vec<_>>(), reports.as_ref()) {
-            Ok(confined) => confined,
-            Err(error) => return fail(Exit::Failed, &error),
-        };
-        let log = match Log::start(&self.log, self.log_format, self.trace_registers) {
-            Ok(log) => Arc::new(log),
-            Err(error) => return fail(Exit::Usage, &error),
-        };
+        let confined = self
+            .confine(&files.collect::<Vec<_>>(), reports.as_ref())
+            .map_err(failed)?;
+        let log = Log::start(&self.log, self.log_format, self.trace_registers);
+        let log = Arc::new(log.map_err(usage)?);
         say(confined);
-        let reporter = match reports.map(ReportArgs::start).transpose() {
-            Ok(reporter) => reporter,
-            Err(error) => return fail(Exit::Failed, &error),
-        };
-        let timeline = match Timeline::begin(self.timeline.options(), timeline) {
-            Ok(timeline) => Arc::new(timeline),
-            Err(error) => return fail(Exit::Failed, &format!("--timeline: {error}")),
-        };
+        let reporter = reports.map(ReportArgs::start).transpose();
+        let reporter = reporter.map_err(failed)?;
+        let timeline = Timeline::begin(self.timeline.options(), timeline)
+            .map_err(|error| failed(format!("--timeline: {error}")))?;
         let around = Around {
             reporter,
             findings: Vec::new(),
@@ -290,7 +257,7 @@ impl ServeArgs {
             recordings,
             plans,
             coverages,
-            timeline,
+            timeline: Arc::new(timeline),
             engines: metrics.is_some().then(Vec::new),
         };
         let services = Services {
@@ -301,7 +268,7 @@ impl ServeArgs {
         };
         let exit = self.serve(&specs, firmware, listeners, services, ready, around);
         log.flush();
-        exit
+        Ok(exit)
     }
 
     /// Gives up rights, unless told not to. Files in `directories` can still be removed.
@@ -508,7 +475,13 @@ fn say(confined: Option<Confinement>) {
     }
 }
 
-fn fail(exit: Exit, error: &str) -> Exit {
-    eprintln!("error: {error}");
-    exit
+/// Why it does not serve, and the status to say so.
+struct Refusal(Exit, String);
+
+fn usage(error: impl Into<String>) -> Refusal {
+    Refusal(Exit::Usage, error.into())
+}
+
+fn failed(error: impl Into<String>) -> Refusal {
+    Refusal(Exit::Failed, error.into())
 }

@@ -2,13 +2,14 @@
 //! beside a bare memmove.
 //!
 //! `cargo bench -p neuron-vfio-user` runs it; docs/performance.md says how to read it. Options after `--`: `--json FILE`,
-//! `--product NAME`, `--quick`, `--serve OPTION` for the server under test.
+//! `--product NAME`, `--quick`, `--serve OPTION` for the server under test, `--pin apart|together|no` (apart).
 //!
 //! All numbers come from one run, and are to be compared by ratio: on a shared machine the times move, the ratios hold.
 //! The client posts its writes as QEMU does, and polls the marker in shared memory as the driver does.
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod measure;
+mod pin;
 mod reference;
 mod report;
 
@@ -19,6 +20,7 @@ use measure::{Bench, Effort};
 use neuron_protocol::descriptor::MAX_DESCRIPTOR_LENGTH;
 use neuron_protocol::generation::Product;
 use neuron_protocol::ring::SYNC_THRESHOLD;
+use pin::Pin;
 use reference::Reference;
 use report::Results;
 
@@ -28,6 +30,7 @@ struct Options {
     effort: Effort,
     /// For `serve`.
     serve: Vec<String>,
+    pin: Pin,
 }
 
 fn options() -> Options {
@@ -40,6 +43,7 @@ fn options() -> Options {
             rounds: 15,
         },
         serve: Vec::new(),
+        pin: Pin::Apart,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -59,6 +63,10 @@ fn options() -> Options {
                     .unwrap_or_else(|error| usage(&format!("--product: {error}")));
             }
             "--serve" => options.serve.push(value()),
+            "--pin" => {
+                options.pin = Pin::parse(&value())
+                    .unwrap_or_else(|| usage("--pin takes apart, together or no"));
+            }
             "--quick" => {
                 options.effort = Effort {
                     batch: 256,
@@ -74,7 +82,7 @@ fn options() -> Options {
 
 fn usage(error: &str) -> ! {
     eprintln!(
-        "error: {error}\nusage: cargo bench -p neuron-vfio-user [-- [--quick] [--product NAME] [--serve OPTION]... [--json FILE]]"
+        "error: {error}\nusage: cargo bench -p neuron-vfio-user [-- [--quick] [--product NAME] [--serve OPTION]... [--pin apart|together|no] [--json FILE]]"
     );
     std::process::exit(2)
 }
@@ -85,11 +93,15 @@ fn main() {
         product,
         effort,
         serve,
+        pin,
     } = options();
     let mut arguments = vec!["--product", product.name(), "--log", "warn"];
     arguments.extend(serve.iter().map(String::as_str));
+    // What is started now stays there.
+    pin.servers();
     let served = Served::start(&arguments);
     let mut reference = Reference::start();
+    pin.client();
     let mut bench = Bench::new(&served, product, effort);
 
     let reads = bench.reads(&mut reference);

@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
             );
             if length > LONG {
                 // Milliseconds: looking all the time would only take the CPU that copies.
-                std::thread::sleep(Duration::from_micros(50));
+                std::thread::sleep(Duration::from_micros(250));
             } else {
                 std::hint::spin_loop();
             }

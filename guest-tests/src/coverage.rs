@@ -1,8 +1,10 @@
 //! Did the guest do what it was asked? A run that quietly tests less than yesterday is worse than a red one.
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::process::Command;
 
 use crate::artifacts;
+use crate::guest_line::Verdict;
 use crate::report::Report;
 
 /// Prefix of scenarios that fail on purpose; they are not part of `all`.
@@ -58,10 +60,25 @@ pub fn shortfalls(asked: &[String], devices: u8, report: &Report) -> Vec<String>
     short
 }
 
+/// Scenarios that our own driver did not offer although its surroundings allow them: only a driver of others may lack
+/// something.
+pub fn lacking(devices: u8, server_args: &[OsString], report: &Report) -> Vec<String> {
+    let may_lack = |name: &str| match name {
+        "all_devices" => devices == 1,
+        "interrupts" => !server_args.iter().any(|arg| arg == "--msix"),
+        _ => false,
+    };
+    report
+        .scenarios
+        .iter()
+        .filter(|s| s.verdict == Verdict::NotOffered && !may_lack(&s.name))
+        .map(|s| format!("our own driver does not offer {}: {}", s.name, s.reason))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest_line::Verdict;
     use crate::report::ScenarioResult;
 
     #[test]
@@ -98,6 +115,35 @@ mod tests {
                 "scenario copy has results for 1 of 2 devices",
                 "scenario gone has results for 0 of 2 devices"
             ]
+        );
+    }
+
+    #[test]
+    fn our_own_driver_may_lack_only_what_the_device_was_not_given() {
+        let report = Report {
+            scenarios: ["info", "all_devices", "interrupts"]
+                .map(|name| ScenarioResult {
+                    name: name.into(),
+                    device: "0".into(),
+                    verdict: Verdict::NotOffered,
+                    reason: "no".into(),
+                    millis: 1.0,
+                })
+                .into(),
+            ..Report::default()
+        };
+        let missed = |devices, args: &[OsString]| {
+            let lines = lacking(devices, args, &report);
+            lines
+                .iter()
+                .map(|line| line.rsplit_once("offer ").unwrap().1.to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(missed(1, &[]), ["info: no"]);
+        assert_eq!(missed(2, &[]), ["info: no", "all_devices: no"]);
+        assert_eq!(
+            missed(1, &["--msix".into()]),
+            ["info: no", "interrupts: no"]
         );
     }
 }

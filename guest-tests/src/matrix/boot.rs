@@ -11,7 +11,7 @@ use super::cell::Cell;
 use super::cli::now;
 use super::record::{Attempt, Made, nothing_passed};
 use crate::accel::{self, Choice};
-use crate::guest_line::{GuestLine, Verdict};
+use crate::guest_line::GuestLine;
 use crate::options::GuestOptions;
 use crate::outcome::{Failure, Finding};
 use crate::progress::Progress;
@@ -167,14 +167,11 @@ impl Booter {
         let asked = coverage::asked(&cell.asked(), &self.known);
         let mut wrong = coverage::shortfalls(&asked, cell.devices, report);
         if cell.driver.file.is_none() {
-            // Only a driver of others may lack something.
-            wrong.extend(
-                report
-                    .scenarios
-                    .iter()
-                    .filter(|s| s.verdict == Verdict::NotOffered)
-                    .map(|s| format!("our own driver does not offer {}: {}", s.name, s.reason)),
-            );
+            wrong.extend(coverage::lacking(
+                cell.devices,
+                &self.options.server_args,
+                report,
+            ));
         }
         report.findings.extend(nothing_passed(report));
         report.findings.extend(

@@ -1,8 +1,9 @@
 //! What policies hold back or take away: late answers, late writes, resets not yet acknowledged, a device that is gone.
 use std::time::Duration;
 
+use super::NeuronFunction;
+use super::messages::Asker;
 use super::requests::{Answer, Via};
-use super::{Asker, NeuronFunction};
 use crate::memory::{Access, Target};
 use crate::policy::{Point, Verdict};
 use crate::udma::LateWrite;

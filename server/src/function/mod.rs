@@ -7,6 +7,7 @@ mod config_space;
 mod firmware;
 mod held;
 mod mailbox;
+mod messages;
 mod misc_ram;
 mod msix;
 mod notifications;
@@ -16,9 +17,10 @@ mod register_file;
 mod registers;
 mod report;
 mod requests;
+mod reset;
 mod semaphores;
+mod shape;
 
-use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use neuron_protocol::generation::{Generation, Platform, Product};
@@ -31,15 +33,15 @@ use crate::observe::render;
 use crate::observe::report::{Account, Detail, DeviceReport};
 use crate::policy::adversary::Kind;
 use crate::policy::{Loss, Policies};
-use crate::udma::{Context, FaultKind, LateWrites, Request, Slice, Totals, Udma};
+use crate::udma::{Context, LateWrites, Request, Slice, Totals, Udma};
 use crate::vfio::{
-    DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction,
-    Progress, Region, RegionMmap, SparseArea,
+    DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, IrqAction, IrqSet, PciFunction, Progress,
 };
-use config_space::{Bar, ConfigSpace};
+use config_space::ConfigSpace;
 pub use firmware::{Ecc, Firmware, HbmRepair, MAX_API_VERSION, MAX_POWER, MAX_SERVER_ID};
 use held::Held;
 use mailbox::Mailbox;
+use messages::{Asker, Messages};
 use misc_ram::MiscRam;
 use msix::Msix;
 use notifications::Notifications;
@@ -82,27 +84,6 @@ pub struct Config {
     pub msix: bool,
 }
 
-/// Who asked the client for an access.
-#[derive(Clone, Copy, Debug)]
-enum Asker {
-    Udma(u64),
-    Mailbox {
-        len: usize,
-    },
-    /// Nobody any more: a reset dropped the work, but the client has the message and may still be writing.
-    Dropped,
-    Notification {
-        ticket: u64,
-    },
-    /// A policy put the write off; nobody waits for it.
-    Late,
-    /// Whoever suspects that the guest works on a private copy; see [`privacy`].
-    Privacy {
-        guest: u64,
-        looks: u8,
-    },
-}
-
 /// Totals that are not the engines'.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
@@ -137,10 +118,7 @@ pub struct NeuronFunction {
     totals: Totals,
     counters: Counters,
     now: Duration,
-    /// Accesses for the client to make, not yet taken by the wire.
-    outgoing: VecDeque<(u64, DmaRequest)>,
-    askers: HashMap<u64, Asker>,
-    next_dma: u64,
+    messages: Messages,
     /// A reset is done but for what the client still has of before.
     reset_pending: bool,
     privacy: privacy::Privacy,
@@ -165,11 +143,11 @@ impl NeuronFunction {
     pub fn new(config: Config) -> Result<Self, Errno> {
         let generation = config.product.generation();
         let memory = Memory::new(generation, config.hbm)?;
-        let identity = identity(&config);
+        let identity = shape::identity(&config);
         let msix = config
             .msix
             .then(|| Msix::new(generation.engines, generation.register_bar_size));
-        let info = info(&config, &identity, &memory, msix.as_ref());
+        let info = shape::info(&config, &identity, &memory, msix.as_ref());
         let misc_ram = MiscRam::new(misc_ram::Identity {
             firmware: config.firmware,
             routing_id: config.routing_id,
@@ -192,9 +170,7 @@ impl NeuronFunction {
             totals: Totals::default(),
             counters: Counters::default(),
             now: Duration::ZERO,
-            outgoing: VecDeque::new(),
-            askers: HashMap::new(),
-            next_dma: 0,
+            messages: Messages::default(),
             reset_pending: false,
             parting: None,
             privacy: privacy::Privacy::default(),
@@ -251,159 +227,9 @@ impl NeuronFunction {
         (&mut self.udma, context)
     }
 
-    /// Does the work of a reset and says so; what acknowledges it comes after.
-    ///
-    /// `map` holds the cores, one bit each; `None` is the whole device. Returns whether to acknowledge.
-    fn reset_cores(&mut self, map: Option<u32>) -> bool {
-        if !self.admit_reset(map) {
-            return false;
-        }
-        let generation = self.generation;
-        match map {
-            None => {
-                self.udma.reset(|_| true);
-                self.semaphores = Semaphores::new(generation);
-                self.mailbox = Mailbox::default();
-                self.held.answer = None;
-                self.late.forget(|_, _| true);
-                self.notifications.reset();
-                // A look at memory is no work, and nothing waits for it.
-                self.askers
-                    .retain(|_, asker| !matches!(asker, Asker::Privacy { .. }));
-                for asker in self.askers.values_mut() {
-                    *asker = Asker::Dropped;
-                }
-            }
-            Some(map) => {
-                for core in (0..generation.cores).filter(|core| map & 1 << core != 0) {
-                    let first = core * generation.engines_per_core;
-                    let engines = first..first + generation.engines_per_core;
-                    self.udma.reset(|engine| engines.contains(&engine));
-                    self.late.forget(|engine, _| engines.contains(&engine));
-                    // The engine of the driver's own copies is shared: only this core's queue (contract §7).
-                    if let Some((engine, queue)) = generation.h2t_queue(core) {
-                        self.udma.reset_queue(engine, queue);
-                        self.late.forget(|e, q| (e, q) == (engine, queue));
-                    }
-                }
-            }
-        }
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        outgoing.retain(|(id, _)| {
-            let wanted = self.wants_dma(*id);
-            if !wanted {
-                self.askers.remove(id);
-            }
-            wanted
-        });
-        self.outgoing = outgoing;
-        self.counters.resets += 1;
-        self.observers.emit(
-            Scope::Device,
-            EventKind::Reset {
-                map: map.unwrap_or(u32::MAX),
-            },
-        );
-        true
-    }
-
-    /// Whether the client has messages whose work a reset dropped: what they write comes after the reset.
-    fn drains(&self) -> bool {
-        self.askers.keys().any(|id| !self.wants_dma(*id))
-    }
-
-    /// Acknowledges a reset once nothing of before can be written any more.
-    fn finish_reset(&mut self) {
-        if self.reset_pending && !self.drains() && self.held.reset.is_none() {
-            self.reset_pending = false;
-            self.misc_ram.acknowledge_reset();
-        }
-    }
-
-    /// Power-on state of everything but memory maps and the account.
-    fn power_on(&mut self) {
-        if self.pci.bus_master() {
-            let kind = EventKind::BusMaster { on: false };
-            self.observers.emit(Scope::Device, kind);
-        }
-        self.pci = ConfigSpace::new(&self.identity);
-        self.udma.reset(|_| true);
-        self.misc_ram.reset();
-        self.misc_ram.tick(self.now);
-        self.settings = firmware::Settings::default();
-        self.mailbox = Mailbox::default();
-        self.semaphores = Semaphores::new(self.generation);
-        self.notifications.reset();
-        if let Some(msix) = &mut self.msix {
-            msix.reset();
-        }
-        self.file.reset();
-        self.outgoing.clear();
-        self.askers.clear();
-        self.reset_pending = false;
-        self.late.forget(|_, _| true);
-        self.held = Held::default();
-    }
-
-    /// Has the client make an access; returns our name for it.
-    fn ask(&mut self, asker: Asker, request: DmaRequest) -> u64 {
-        let id = self.next_dma;
-        self.next_dma += 1;
-        self.askers.insert(id, asker);
-        self.outgoing.push_back((id, request));
-        id
-    }
-
-    /// Accesses that the wire has not taken and whose memory is gone now fail as if they had come later.
-    fn fail_unmapped(&mut self, unmap: DmaUnmap) {
-        let touches = |request: &DmaRequest| {
-            let (at, len) = match request {
-                DmaRequest::Read { iova, len } => (*iova, *len),
-                DmaRequest::Write { iova, data } => (*iova, data.len()),
-            };
-            match unmap {
-                DmaUnmap::All => true,
-                DmaUnmap::Range { iova, size } => {
-                    at < iova.saturating_add(size) && iova < at.saturating_add(len as u64)
-                }
-            }
-        };
-        let mut gone = Vec::new();
-        self.outgoing.retain(|(id, request)| {
-            let touches = touches(request);
-            if touches {
-                gone.push(*id);
-            }
-            !touches
-        });
-        for id in gone {
-            self.dma_reply(id, Err(Errno::FAULT));
-        }
-    }
-
-    /// Makes an access that an engine asked for: registers here and now, guest memory by message.
-    fn serve(&mut self, id: u64, request: Request) {
-        let reply = match request {
-            Request::ReadGuest { iova, len } => {
-                self.ask(Asker::Udma(id), DmaRequest::Read { iova, len });
-                return;
-            }
-            Request::WriteGuest { iova, data } => {
-                self.ask(Asker::Udma(id), DmaRequest::Write { iova, data });
-                return;
-            }
-            Request::ReadRegister { offset, len } => {
-                let mut data = vec![0; len];
-                self.read_registers(offset, &mut data);
-                Ok(data)
-            }
-            Request::WriteRegister { offset, data } => self
-                .write_registers(offset, &data)
-                .map(|()| Vec::new())
-                .map_err(|_| FaultKind::PartialRegister),
-        };
-        let (udma, mut context) = self.engines();
-        udma.complete(id, reply, &mut context);
+    /// Whether the device may touch memory at all.
+    fn may_access_memory(&self) -> bool {
+        self.pci.bus_master() && !self.is_lost()
     }
 
     /// What of configuration space holds interrupts back.
@@ -660,7 +486,7 @@ impl PciFunction for NeuronFunction {
         if self.is_lost() {
             return Progress::Idle;
         }
-        if !self.masters_bus() {
+        if !self.may_access_memory() {
             return self.next_release();
         }
         self.release();
@@ -674,142 +500,27 @@ impl PciFunction for NeuronFunction {
         progress
     }
 
-    fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
-        // What was asked for before waits as well.
-        if !self.masters_bus() {
-            return None;
-        }
-        loop {
-            let (id, request) = self.outgoing.pop_front()?;
-            if self.wants_dma(id) {
-                return Some((id, request));
-            }
-            self.dma_reply(id, Err(Errno::CANCELED));
-        }
-    }
-
     fn masters_bus(&self) -> bool {
-        self.pci.bus_master() && !self.is_lost()
+        self.may_access_memory()
     }
 
     fn leaves(&self) -> bool {
         self.policies.loss() == Some(Loss::Disconnected)
     }
 
-    fn wants_dma(&self, id: u64) -> bool {
-        match self.askers.get(&id) {
-            None | Some(Asker::Dropped) => false,
-            Some(Asker::Udma(id)) => self.udma.awaits(*id),
-            Some(Asker::Mailbox { .. }) => self.mailbox.awaits(id),
-            Some(Asker::Notification { ticket }) => self.notifications.awaits(*ticket),
-            Some(Asker::Late) => true,
-            Some(Asker::Privacy { .. }) => true,
-        }
-    }
-
     fn last_words(&self) -> String {
         render::dump(&self.report(Detail::Dump))
     }
 
+    fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
+        self.next_message()
+    }
+
+    fn wants_dma(&self, id: u64) -> bool {
+        self.awaits(id)
+    }
+
     fn dma_reply(&mut self, id: u64, reply: DmaReply) {
-        match self.askers.remove(&id) {
-            None | Some(Asker::Dropped | Asker::Late) => {}
-            Some(Asker::Udma(id)) => {
-                let (udma, mut context) = self.engines();
-                udma.complete(id, reply.map_err(FaultKind::Client), &mut context);
-            }
-            Some(Asker::Privacy { guest, looks }) => self.compare_memory(guest, looks, &reply),
-            Some(Asker::Notification { ticket }) => {
-                self.notifications.complete(ticket, reply.is_ok());
-            }
-            Some(Asker::Mailbox { len }) => {
-                if let Err(error) = self.mailbox.complete(id, len, reply.ok()) {
-                    tracing::warn!(%error, "mailbox request not answered; the driver will time out and try again");
-                }
-            }
-        }
-        self.interrupt();
-        self.finish_reset();
+        self.complete(id, reply);
     }
-}
-
-fn identity(config: &Config) -> config_space::Identity {
-    let registers = config.product.generation().register_bar_size;
-    let register_bar = |index| Bar {
-        index,
-        size: registers,
-        // Too large for the 32-bit windows that bridges have for memory that is not prefetchable.
-        prefetchable: registers >= 1 << 32,
-    };
-    let mut bars = vec![register_bar(REGISTER_BAR)];
-    if config.platform == Platform::Qemu {
-        bars.push(register_bar(REGISTER_BAR_ALIAS));
-    }
-    bars.push(Bar {
-        index: HBM_BAR,
-        size: config.hbm.bar_size(),
-        prefetchable: true,
-    });
-    config_space::Identity {
-        device_id: config.product.device_id(),
-        revision_id: config.platform.revision_id(),
-        bars,
-        msix: config.msix.then(|| config_space::MsixCapability {
-            vectors: config.product.generation().engines.into(),
-            bar: REGISTER_BAR,
-            table: registers - msix::WINDOW,
-            pba: registers - msix::WINDOW + msix::PBA,
-        }),
-    }
-}
-
-fn info(
-    config: &Config,
-    identity: &config_space::Identity,
-    memory: &Memory,
-    msix: Option<&Msix>,
-) -> FunctionInfo {
-    let mut regions = vec![Region::default(); 9];
-    for bar in &identity.bars {
-        regions[bar.index] = Region {
-            size: bar.size,
-            read: true,
-            write: true,
-            mmap: None,
-        };
-    }
-    if config.mmap_hbm {
-        let HbmGeometry {
-            soc_bases,
-            stack_size,
-            bar_stride,
-        } = config.hbm;
-        let areas = (0..).zip(soc_bases).map(|(stack, _)| SparseArea {
-            offset: stack * bar_stride,
-            size: stack_size,
-        });
-        regions[HBM_BAR].mmap = Some(RegionMmap {
-            file: memory.hbm.file().clone(),
-            areas: areas.collect(),
-        });
-    }
-    let size = config_space::SIZE as u64;
-    regions[CONFIG_REGION as usize] = Region {
-        size,
-        read: true,
-        write: true,
-        mmap: None,
-    };
-    let mut irqs = vec![Irq::default(); 5];
-    // Offered because QEMU warns about a device without it.
-    irqs[ERR_IRQ as usize] = Irq {
-        count: 1,
-        eventfd: true,
-        maskable: false,
-        noresize: true,
-    };
-    if let Some(msix) = msix {
-        irqs[msix::INDEX as usize] = msix.irq();
-    }
-    FunctionInfo { regions, irqs }
 }

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use neuron_protocol::generation::{Block, Location};
 use neuron_protocol::registers::notification::{self, BASE_HIGH, BASE_LOW, SIZE};
 
-use super::{Asker, NeuronFunction};
+use super::NeuronFunction;
+use super::messages::Asker;
 use crate::memory::{Access, Target, Unmapped};
 use crate::policy::{NotificationBlock, Posted};
 use crate::vfio::DmaRequest;

@@ -5,7 +5,8 @@
 //! a ring whose descriptors read as if nobody had written them; then the client is asked what the guest sees there.
 use neuron_protocol::registers::misc_ram;
 
-use super::{Asker, NeuronFunction};
+use super::NeuronFunction;
+use super::messages::Asker;
 use crate::memory::{Access, Purpose, Target};
 use crate::udma::FaultKind;
 use crate::vfio::{DmaReply, DmaRequest};

@@ -1,0 +1,83 @@
+//! Resets: what each forgets, and when it is acknowledged.
+use super::held::Held;
+use super::mailbox::Mailbox;
+use super::semaphores::Semaphores;
+use super::{ConfigSpace, NeuronFunction, firmware};
+use crate::observe::event::{EventKind, Scope};
+
+impl NeuronFunction {
+    /// Does the work of a reset and says so; what acknowledges it comes after.
+    ///
+    /// `map` holds the cores, one bit each; `None` is the whole device. Returns whether to acknowledge.
+    pub(super) fn reset_cores(&mut self, map: Option<u32>) -> bool {
+        if !self.admit_reset(map) {
+            return false;
+        }
+        let generation = self.generation;
+        match map {
+            None => {
+                self.udma.reset(|_| true);
+                self.semaphores = Semaphores::new(generation);
+                self.mailbox = Mailbox::default();
+                self.held.answer = None;
+                self.late.forget(|_, _| true);
+                self.notifications.reset();
+                self.messages.drop_askers();
+            }
+            Some(map) => {
+                for core in (0..generation.cores).filter(|core| map & 1 << core != 0) {
+                    let first = core * generation.engines_per_core;
+                    let engines = first..first + generation.engines_per_core;
+                    self.udma.reset(|engine| engines.contains(&engine));
+                    self.late.forget(|engine, _| engines.contains(&engine));
+                    // The engine of the driver's own copies is shared: only this core's queue (contract §7).
+                    if let Some((engine, queue)) = generation.h2t_queue(core) {
+                        self.udma.reset_queue(engine, queue);
+                        self.late.forget(|e, q| (e, q) == (engine, queue));
+                    }
+                }
+            }
+        }
+        self.withdraw_unwanted();
+        self.counters.resets += 1;
+        self.observers.emit(
+            Scope::Device,
+            EventKind::Reset {
+                map: map.unwrap_or(u32::MAX),
+            },
+        );
+        true
+    }
+
+    /// Acknowledges a reset once nothing of before can be written any more.
+    pub(super) fn finish_reset(&mut self) {
+        if self.reset_pending && !self.drains() && self.held.reset.is_none() {
+            self.reset_pending = false;
+            self.misc_ram.acknowledge_reset();
+        }
+    }
+
+    /// Power-on state of everything but memory maps and the account.
+    pub(super) fn power_on(&mut self) {
+        if self.pci.bus_master() {
+            let kind = EventKind::BusMaster { on: false };
+            self.observers.emit(Scope::Device, kind);
+        }
+        self.pci = ConfigSpace::new(&self.identity);
+        self.udma.reset(|_| true);
+        self.misc_ram.reset();
+        self.misc_ram.tick(self.now);
+        self.settings = firmware::Settings::default();
+        self.mailbox = Mailbox::default();
+        self.semaphores = Semaphores::new(self.generation);
+        self.notifications.reset();
+        if let Some(msix) = &mut self.msix {
+            msix.reset();
+        }
+        self.file.reset();
+        self.messages.clear();
+        self.reset_pending = false;
+        self.late.forget(|_, _| true);
+        self.held = Held::default();
+    }
+}

@@ -32,20 +32,10 @@ fn memfd(size: u64) -> OwnedFd {
 
 /// Asks firmware for one register; the request at `DATA`, the response to `RESULT`.
 fn ask(rig: &mut Rig, sequence: Sequence) {
-    let ram = rig.generation.misc_ram;
     let mut request = vec![0; 64];
     let len = build_request(&mut request, sequence, Command::Read, &[0; 8]).unwrap();
     rig.fill(DATA, &request[..len]);
-    let (from, to) = (rig.host(DATA), rig.host(RESULT));
-    for (register, value) in [
-        (misc_ram::REQUEST_LOW, from),
-        (misc_ram::REQUEST_HIGH, from >> 32),
-        (misc_ram::RESPONSE_LOW, to),
-        (misc_ram::RESPONSE_HIGH, to >> 32),
-        (misc_ram::TRIGGER, 1),
-    ] {
-        rig.write(ram + register, u32::try_from(value & 0xffff_ffff).unwrap());
-    }
+    rig.ask_firmware(DATA, RESULT);
 }
 
 /// What the client does with one access.

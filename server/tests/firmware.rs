@@ -21,10 +21,6 @@ struct Driver {
     sequence: Sequence,
 }
 
-fn low(address: u64) -> u32 {
-    u32::try_from(address & 0xffff_ffff).unwrap()
-}
-
 impl Driver {
     fn new(product: Product, api_version: u8, by_message: bool) -> Self {
         let firmware = Firmware {
@@ -61,16 +57,7 @@ impl Driver {
     fn legacy(&mut self, request: &[u8]) -> Option<(Status, Vec<u8>)> {
         self.rig.fill(DATA, request);
         self.rig.fill(RESULT, &[0, 0xee, 0xee, 0xee]);
-        let (from, to) = (self.rig.host(DATA), self.rig.host(RESULT));
-        for (register, value) in [
-            (misc_ram::REQUEST_LOW, from),
-            (misc_ram::REQUEST_HIGH, from >> 32),
-            (misc_ram::RESPONSE_LOW, to),
-            (misc_ram::RESPONSE_HIGH, to >> 32),
-            (misc_ram::TRIGGER, 1),
-        ] {
-            self.write(register, low(value));
-        }
+        self.rig.ask_firmware(DATA, RESULT);
         self.rig.run();
         let bytes = self.rig.bytes(RESULT, 512);
         let response = Response::parse(&bytes).ok()?;

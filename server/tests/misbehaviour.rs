@@ -422,18 +422,7 @@ fn ask_firmware(rule: &str, times: [u64; 2]) -> [Result<(u8, Status, usize), boo
         let address = 0x8040_0000_0000_u64.to_le_bytes();
         let len = build_request(&mut request, Sequence::FIRST, Command::Read, &address).unwrap();
         rig.fill(DATA, &request[..len]);
-        let (from, to) = (rig.host(DATA), rig.host(RESULT));
-        let ram = rig.generation.misc_ram;
-        let word = |value: u64| u32::try_from(value & 0xffff_ffff).unwrap();
-        for (offset, value) in [
-            (misc_ram::REQUEST_LOW, from),
-            (misc_ram::REQUEST_HIGH, from >> 32),
-            (misc_ram::RESPONSE_LOW, to),
-            (misc_ram::RESPONSE_HIGH, to >> 32),
-            (misc_ram::TRIGGER, 1),
-        ] {
-            rig.write(ram + offset, word(value));
-        }
+        rig.ask_firmware(DATA, RESULT);
         times.map(|time| {
             at(rig, ms(time));
             let bytes = rig.bytes(RESULT, 64);

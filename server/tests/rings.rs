@@ -11,8 +11,7 @@ use neuron_protocol::registers::queue::{
 };
 use neuron_protocol::registers::{Direction, misc_ram};
 use neuron_protocol::ring::{ALIGNMENT, MAX_SIZE, RingSize, SIZE_STEP};
-use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
-use neuron_vfio_user::memory::HbmGeometry;
+use neuron_vfio_user::function::{Config, NeuronFunction};
 use neuron_vfio_user::observe::report::{Account, Detail};
 use neuron_vfio_user::vfio::{DmaMap, DmaRequest, DmaUnmap, PciFunction, Progress};
 use proptest::prelude::*;
@@ -62,17 +61,7 @@ impl Bench {
     fn new(halves: Halves) -> Self {
         let (product, platform) = (Product::Trn2, Platform::Silicon);
         let generation = product.generation();
-        let mut function = NeuronFunction::new(Config {
-            product,
-            platform,
-            routing_id: 0,
-            serial: 1,
-            hbm: HbmGeometry::new(generation, platform, None).unwrap(),
-            firmware: Firmware::default(),
-            mmap_hbm: false,
-            msix: false,
-        })
-        .unwrap();
+        let mut function = NeuronFunction::new(Config::new(product, platform)).unwrap();
         let shared = match halves {
             Halves::Shared => [true, true],
             Halves::FirstShared => [true, false],

@@ -195,16 +195,7 @@ fn truncate_under_the_mailbox() {
         let len = build_request(&mut request, Sequence::FIRST, Command::Read, &payload).unwrap();
         let send = |request_at, response_at| {
             rig.with(|rig| {
-                let (from, to) = (rig.host(request_at), rig.host(response_at));
-                for (register, value) in [
-                    (misc_ram::REQUEST_LOW, from),
-                    (misc_ram::REQUEST_HIGH, from >> 32),
-                    (misc_ram::RESPONSE_LOW, to),
-                    (misc_ram::RESPONSE_HIGH, to >> 32),
-                    (misc_ram::TRIGGER, 1),
-                ] {
-                    rig.write(ram + register, u32::try_from(value & 0xffff_ffff).unwrap());
-                }
+                rig.ask_firmware(request_at, response_at);
                 rig.run();
             });
         };

@@ -84,6 +84,22 @@ pub struct Config {
     pub msix: bool,
 }
 
+impl Config {
+    /// The first device of a server, as it is unless told otherwise.
+    pub fn new(product: Product, platform: Platform) -> Self {
+        Self {
+            product,
+            platform,
+            routing_id: 0,
+            serial: 1,
+            firmware: Firmware::default(),
+            hbm: HbmGeometry::standard(product.generation(), platform),
+            mmap_hbm: false,
+            msix: false,
+        }
+    }
+}
+
 /// Totals that are not the engines'.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {

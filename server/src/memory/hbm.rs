@@ -44,7 +44,20 @@ const MAX: u64 = 256 << 30;
 const DEFAULT: u64 = 64 << 30;
 
 impl HbmGeometry {
-    /// The stacks of a product on a platform; `size` is the total asked for, if any.
+    /// The stacks of a product on a platform, of the size that they have unless told.
+    pub fn standard(generation: &Generation, platform: Platform) -> Self {
+        let hbm = &generation.hbm;
+        if Self::is_sized(generation, platform) {
+            return Self::of_size(generation, DEFAULT);
+        }
+        Self {
+            soc_bases: hbm.soc_bases,
+            stack_size: hbm.stack_size,
+            bar_stride: hbm.bar_stride,
+        }
+    }
+
+    /// The same; `size` is the total asked for, if any.
     ///
     /// # Errors
     /// A size that this combination cannot have.
@@ -53,29 +66,33 @@ impl HbmGeometry {
         platform: Platform,
         size: Option<u64>,
     ) -> Result<Self, HbmSizeError> {
-        let hbm = &generation.hbm;
-        if !(hbm.sized_by_bar && platform == Platform::Qemu) {
-            return match size {
-                Some(_) => Err(HbmSizeError::Fixed {
-                    fixed: hbm.stack_size,
-                }),
-                None => Ok(Self {
-                    soc_bases: hbm.soc_bases,
-                    stack_size: hbm.stack_size,
-                    bar_stride: hbm.bar_stride,
-                }),
-            };
+        let Some(size) = size else {
+            return Ok(Self::standard(generation, platform));
+        };
+        if !Self::is_sized(generation, platform) {
+            return Err(HbmSizeError::Fixed {
+                fixed: generation.hbm.stack_size,
+            });
         }
-        let size = size.unwrap_or(DEFAULT);
         if !size.is_power_of_two() || !(MIN..=MAX).contains(&size) {
             return Err(HbmSizeError::Size);
         }
-        let stacks = u64::try_from(hbm.soc_bases.len()).unwrap_or(u64::MAX);
-        Ok(Self {
-            soc_bases: hbm.soc_bases,
-            stack_size: size / stacks,
-            bar_stride: size / stacks,
-        })
+        Ok(Self::of_size(generation, size))
+    }
+
+    /// Whether the driver takes the size from BAR4.
+    fn is_sized(generation: &Generation, platform: Platform) -> bool {
+        generation.hbm.sized_by_bar && platform == Platform::Qemu
+    }
+
+    fn of_size(generation: &Generation, size: u64) -> Self {
+        let soc_bases = generation.hbm.soc_bases;
+        let stack_size = size / u64::try_from(soc_bases.len()).unwrap_or(u64::MAX);
+        Self {
+            soc_bases,
+            stack_size,
+            bar_stride: stack_size,
+        }
     }
 
     /// Bytes of BAR4.
@@ -212,7 +229,7 @@ mod tests {
 
     #[test]
     fn bar4_and_engines_see_the_same_bytes() {
-        let hbm = Hbm::new(HbmGeometry::new(&V3, Platform::Silicon, None).unwrap()).unwrap();
+        let hbm = Hbm::new(HbmGeometry::standard(&V3, Platform::Silicon)).unwrap();
         let device = hbm.at_soc(0x8000_0000_0000 + 0x1000, 8).unwrap().unwrap();
         device.write_obj(0x1234_5678u32, 0).unwrap();
         assert_eq!(

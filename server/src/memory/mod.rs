@@ -315,7 +315,7 @@ mod tests {
     fn memory(generation: &'static Generation) -> Memory {
         Memory::new(
             generation,
-            HbmGeometry::new(generation, Platform::Silicon, None).unwrap(),
+            HbmGeometry::standard(generation, Platform::Silicon),
         )
         .unwrap()
     }

@@ -341,22 +341,12 @@ mod tests {
     use neuron_protocol::generation::{Platform, Product};
 
     use super::*;
-    use crate::function::{Config, Firmware};
-    use crate::memory::HbmGeometry;
+    use crate::function::Config;
     use crate::record::Payload;
 
     fn header() -> Header {
         let product = Product::Trn2;
-        let config = Config {
-            product,
-            platform: Platform::Qemu,
-            routing_id: 0,
-            serial: 1,
-            firmware: Firmware::default(),
-            hbm: HbmGeometry::new(product.generation(), Platform::Qemu, None).unwrap(),
-            mmap_hbm: false,
-            msix: false,
-        };
+        let config = Config::new(product, Platform::Qemu);
         Header::new(&config, Payload::Full)
     }
 

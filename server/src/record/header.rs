@@ -113,11 +113,12 @@ impl Header {
         let platform = Platform::from_str(&self.platform)
             .map_err(|_| NoDevice(format!("there is no platform {:?}", self.platform)))?;
         let generation = product.generation();
-        let fixed = HbmGeometry::new(generation, platform, None);
-        let sized = || HbmGeometry::new(generation, platform, Some(self.hbm));
-        let hbm = match fixed {
-            Ok(geometry) if geometry.bar_size() == self.hbm => geometry,
-            _ => sized().map_err(|error| NoDevice(format!("HBM of {}: {error}", self.hbm)))?,
+        let standard = HbmGeometry::standard(generation, platform);
+        let hbm = if standard.bar_size() == self.hbm {
+            standard
+        } else {
+            HbmGeometry::new(generation, platform, Some(self.hbm))
+                .map_err(|error| NoDevice(format!("HBM of {}: {error}", self.hbm)))?
         };
         if self.routing_id > 63 {
             return Err(NoDevice(format!(
@@ -152,16 +153,11 @@ mod tests {
     fn every_device_can_be_built_again_and_no_other() {
         for product in Product::ALL {
             for platform in Platform::ALL {
-                let generation = product.generation();
                 let config = Config {
-                    product,
-                    platform,
                     routing_id: 3,
                     serial: 9,
-                    firmware: Firmware::default(),
-                    hbm: HbmGeometry::new(generation, platform, None).unwrap(),
-                    mmap_hbm: false,
                     msix: platform == Platform::Silicon,
+                    ..Config::new(product, platform)
                 };
                 let header = Header::new(&config, Payload::None);
                 let text = serde_json::to_string(&header).unwrap();

@@ -84,16 +84,7 @@ fn the_legacy_mailbox_answers_in_host_memory() {
         let len = build_request(&mut request, Sequence::FIRST, Command::Read, &payload).unwrap();
         rig.fill(DATA, &request[..len]);
         rig.write(ram + misc_ram::SERIAL_LOW, 1);
-        let (from, to) = (rig.host(DATA), rig.host(RESULT));
-        for (register, value) in [
-            (misc_ram::REQUEST_LOW, from),
-            (misc_ram::REQUEST_HIGH, from >> 32),
-            (misc_ram::RESPONSE_LOW, to),
-            (misc_ram::RESPONSE_HIGH, to >> 32),
-            (misc_ram::TRIGGER, 1),
-        ] {
-            rig.write(ram + register, u32::try_from(value & 0xffff_ffff).unwrap());
-        }
+        rig.ask_firmware(DATA, RESULT);
         rig.run();
         let bytes = rig.bytes(RESULT, 64);
         let response = Response::parse(&bytes).unwrap();

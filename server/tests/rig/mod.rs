@@ -12,10 +12,9 @@ use neuron_protocol::cycle::{
     CopyQueue, Delay, Device, HostMemory, QueueLocation, QueuePair, Registers, Settings,
 };
 use neuron_protocol::generation::{Block, Generation, Platform, Product};
-use neuron_protocol::registers::Direction;
+use neuron_protocol::registers::{Direction, misc_ram};
 use neuron_protocol::ring::RingSize;
 use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
-use neuron_vfio_user::memory::HbmGeometry;
 use neuron_vfio_user::observe::event::{Event, EventKind, Observer};
 use neuron_vfio_user::vfio::{DmaMap, DmaRequest, PciFunction, Progress, Protection};
 use rustix::fs::MemfdFlags;
@@ -109,16 +108,9 @@ impl Rig {
         observers: Option<Vec<Box<dyn Observer>>>,
     ) -> Self {
         let generation = product.generation();
-        let hbm = HbmGeometry::new(generation, platform, None).unwrap();
         let config = Config {
-            product,
-            platform,
-            routing_id: 0,
-            serial: 1,
             firmware,
-            hbm,
-            mmap_hbm: false,
-            msix: false,
+            ..Config::new(product, platform)
         };
         let mut function = NeuronFunction::new(config).unwrap();
         let log = Log::default();
@@ -192,6 +184,21 @@ impl Rig {
         self.function
             .region_write(0, u64::from(offset), &value.to_le_bytes())
             .unwrap();
+    }
+
+    /// Asks firmware: the request is at `from`, the response goes to `to`, both in guest memory (contract §4.1).
+    pub fn ask_firmware(&mut self, from: u64, to: u64) {
+        let (from, to) = (self.host(from), self.host(to));
+        for (register, value) in [
+            (misc_ram::REQUEST_LOW, from),
+            (misc_ram::REQUEST_HIGH, from >> 32),
+            (misc_ram::RESPONSE_LOW, to),
+            (misc_ram::RESPONSE_HIGH, to >> 32),
+            (misc_ram::TRIGGER, 1),
+        ] {
+            let word = u32::try_from(value & 0xffff_ffff).unwrap();
+            self.write(self.generation.misc_ram + register, word);
+        }
     }
 
     pub fn register(&self, engine: u8, queue: u8, direction: Direction, register: u32) -> u32 {

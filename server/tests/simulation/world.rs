@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use neuron_protocol::cycle::{Delay, HostMemory, Registers};
 use neuron_protocol::generation::Product;
-use neuron_vfio_user::function::{Config, Firmware, NeuronFunction};
-use neuron_vfio_user::memory::HbmGeometry;
+use neuron_vfio_user::function::{Config, NeuronFunction};
 use neuron_vfio_user::observe::event::{Event, EventKind, Observer, Scope};
 use neuron_vfio_user::observe::sanitize::{Findings, Mode, Sanitizer};
 use neuron_vfio_user::policy::Adversary;
@@ -131,16 +130,7 @@ impl World {
     ) -> Self {
         let generation = product.generation();
         let platform = neuron_protocol::generation::Platform::Silicon;
-        let function = NeuronFunction::new(Config {
-            product,
-            platform,
-            routing_id: 0,
-            serial: 1,
-            hbm: HbmGeometry::new(generation, platform, None).unwrap(),
-            firmware: Firmware::default(),
-            mmap_hbm: false,
-            msix: false,
-        });
+        let function = NeuronFunction::new(Config::new(product, platform));
         let mut function = function.unwrap();
         let log = Log::default();
         function.observers_mut().add(Box::new(log.clone()));

@@ -4,8 +4,7 @@ use std::os::fd::OwnedFd;
 
 use neuron_protocol::generation::{Block, Generation, Platform, Product};
 use neuron_protocol::registers::Direction;
-use neuron_vfio_user::function::{Config, Firmware, NeuronFunction, SLICE_BYTES};
-use neuron_vfio_user::memory::HbmGeometry;
+use neuron_vfio_user::function::{Config, NeuronFunction, SLICE_BYTES};
 use neuron_vfio_user::observe::report::{Account, Detail};
 use neuron_vfio_user::record::{Header, Journal, Payload, Recorded};
 use neuron_vfio_user::vfio::{DmaMap, DmaRequest, PciFunction, Progress, Protection};
@@ -86,16 +85,7 @@ impl Bench {
             Platform::Qemu
         };
         let generation = product.generation();
-        let config = Config {
-            product,
-            platform,
-            routing_id: 0,
-            serial: 1,
-            firmware: Firmware::default(),
-            hbm: HbmGeometry::new(generation, platform, None).unwrap(),
-            mmap_hbm: false,
-            msix: false,
-        };
+        let config = Config::new(product, platform);
         let journal = NEXT.take().map(|(out, payload)| {
             let header = Header::new(&config, payload);
             Journal::start(out, &header, u64::MAX, "bench").unwrap()

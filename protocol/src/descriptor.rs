@@ -41,7 +41,7 @@ pub struct LenCtrl {
     pub strong_order: bool,
     /// tx: data memory barrier.
     pub dmb: bool,
-    /// tx: continues the packet of an earlier descriptor. User runtime only.
+    /// tx: continues the packet of an earlier descriptor. User runtime only. rx: of two buffers (udma §6).
     pub concat: bool,
 }
 
@@ -247,7 +247,7 @@ impl TxDescriptor {
 #[repr(C)]
 pub struct RxDescriptor {
     len_ctrl: little_endian::U32,
-    buf2_low: little_endian::U32,
+    word: little_endian::U32,
     destination: little_endian::U64,
 }
 
@@ -264,12 +264,12 @@ impl RxDescriptor {
         Some(Self::from_words(len_ctrl, destination))
     }
 
-    /// Assembles the fields; the second buffer stays 0.
+    /// Assembles the fields; the second word stays 0.
     #[must_use]
     pub const fn from_words(len_ctrl: LenCtrl, destination: u64) -> Self {
         Self {
             len_ctrl: little_endian::U32::new(len_ctrl.into_bits()),
-            buf2_low: little_endian::U32::ZERO,
+            word: little_endian::U32::ZERO,
             destination: little_endian::U64::new(destination),
         }
     }
@@ -280,10 +280,23 @@ impl RxDescriptor {
         LenCtrl::from_bits(self.len_ctrl.get())
     }
 
-    /// Low word of the second buffer, unused by Neuron.
+    /// Second word, 0 in what kernels write (contract §8.1).
     #[must_use]
-    pub const fn buf2_low(&self) -> u32 {
-        self.buf2_low.get()
+    pub const fn word(&self) -> u32 {
+        self.word.get()
+    }
+
+    /// What the engine is asked to do.
+    ///
+    /// The user runtime has it increment a semaphore with the last destination of a packet; how is not public (seed §5).
+    /// A kernel's descriptor has nothing where that, or the second buffer of other UDMA parts, could be.
+    #[must_use]
+    pub const fn operation(&self) -> Operation {
+        if self.word() == 0 && !self.len_ctrl().concat() {
+            Operation::Copy
+        } else {
+            Operation::Unsupported("embedded semaphore or second buffer")
+        }
     }
 
     /// Device-side address of the first destination byte.

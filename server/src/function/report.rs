@@ -275,15 +275,7 @@ impl NeuronFunction {
         let (len_ctrl, address, access, operation) = match direction {
             Direction::M2s => {
                 let tx: TxDescriptor = zerocopy::transmute!(bytes);
-                (
-                    tx.len_ctrl(),
-                    tx.source(),
-                    Access::Read,
-                    match tx.operation() {
-                        Operation::Copy => String::new(),
-                        Operation::Unsupported(name) => format!(", {name}: not modelled"),
-                    },
-                )
+                (tx.len_ctrl(), tx.source(), Access::Read, tx.operation())
             }
             Direction::S2m => {
                 let rx: RxDescriptor = zerocopy::transmute!(bytes);
@@ -291,9 +283,13 @@ impl NeuronFunction {
                     rx.len_ctrl(),
                     rx.destination(),
                     Access::Write,
-                    String::new(),
+                    rx.operation(),
                 )
             }
+        };
+        let operation = match operation {
+            Operation::Copy => String::new(),
+            Operation::Unsupported(name) => format!(", {name}: not modelled"),
         };
         let flags = [
             (len_ctrl.first(), " FIRST"),

@@ -98,12 +98,12 @@ pub enum FaultKind {
         length: u32,
     },
     /// An operation that is not modelled.
-    #[error("{operation} (meta_ctrl {meta_ctrl:#010x}) is not modelled, only plain copies are")]
+    #[error("{operation} (second word {word:#010x}) is not modelled, only plain copies are")]
     Operation {
         /// Its name.
         operation: &'static str,
         /// The descriptor's second word.
-        meta_ctrl: u32,
+        word: u32,
     },
     /// Software wrote the abort bit.
     #[error("abort requested through change_state")]

@@ -216,6 +216,76 @@ fn malformed_descriptors_are_refused_by_name() {
     }
 }
 
+/// The words of facts §2.3, and what else is not a plain copy.
+#[test]
+fn every_other_operation_is_refused_by_name_and_nothing_of_it_is_done() {
+    let tx = |word| (false, MetaCtrl::from_bits(word), 0u32);
+    let cases = [
+        ("SDMA striding split", tx(0x0080_0102)),
+        ("SDMA transpose", tx(0x0090_0304)),
+        ("SDMA replication", tx(0x00a0_0010)),
+        ("CCE add or min/max", tx(0x0200_1001)),
+        ("CCE fma", tx(0x0210_0000)),
+        ("CCE extended", tx(0x0240_1001)),
+        ("CCE gradient", tx(0x0250_0000)),
+        ("byte or bit swap", tx(0x0108_0003 | 1 << 6)),
+        ("byte or bit swap", tx(0x0108_0003 | 1 << 13)),
+        ("CRC", tx(0x0108_0003 | 1 << 14)),
+        ("CRC", tx(0x0108_0003 | 1 << 15)),
+        ("CRC", tx(0x0108_0003 | 1 << 16)),
+        ("CRC", tx(0x0108_0003 | 1 << 17)),
+        ("CRC without copy", tx(0x0100_0003)),
+        ("unknown operation", tx(0x0308_0003)),
+        ("CRC/CME meta descriptor", (true, MetaCtrl::COPY, 0)),
+        (
+            "embedded semaphore or second buffer",
+            (false, MetaCtrl::COPY, 0x0270_1800),
+        ),
+    ];
+    for (name, (meta, meta_ctrl, rx_word)) in cases {
+        let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+        let host = |address| rig.with(|rig| rig.host(address));
+        let mut pair = queue(&mut device, 3, 2, 64);
+        let (source, destination) = (host(DATA), host(RESULT));
+        pair.push_tx(&mut device, |id| {
+            let len_ctrl = LenCtrl::new()
+                .with_length(64)
+                .with_ring_id(id)
+                .with_meta(meta)
+                .with_first(true)
+                .with_last(true);
+            Some(TxDescriptor::from_words(len_ctrl, meta_ctrl, source))
+        })
+        .unwrap();
+        pair.push_rx(&mut device, |id| {
+            let plain = RxDescriptor::new(destination, 64, id, Barrier::None)?;
+            let mut bytes: [u8; 16] = zerocopy::transmute!(plain);
+            bytes[4..8].copy_from_slice(&rx_word.to_le_bytes());
+            Some(zerocopy::transmute!(bytes))
+        })
+        .unwrap();
+        pair.trigger(&mut device, 1, 1).unwrap();
+        rig.with(|rig| {
+            rig.fill(DATA, &pattern(64, 9));
+            rig.fill(RESULT, &[0xee; 64]);
+            rig.run();
+            assert_eq!(rig.bytes(RESULT, 64), [0xee; 64], "{name}");
+            let events = rig.log.take();
+            let fault = events.iter().find_map(|kind| match kind {
+                EventKind::Abort(fault) => Some(fault.to_string()),
+                _ => None,
+            });
+            let fault = fault.unwrap_or_default();
+            assert!(fault.contains(name), "{name}: {fault}");
+            let side = if rx_word == 0 { "m2s" } else { "s2m" };
+            assert!(
+                fault.contains(&format!("q2 {side}")) && fault.contains("descriptor 0"),
+                "{name}: {fault}"
+            );
+        });
+    }
+}
+
 #[test]
 fn a_masked_ring_id_error_is_latched_but_copies() {
     let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();

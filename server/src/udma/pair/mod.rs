@@ -336,7 +336,7 @@ impl Pair {
                 return Ok(Step::Blocked);
             };
             self.audit(Direction::S2m, &raw, cx);
-            self.rx = Some(self.take_rx(&raw, cx));
+            self.rx = Some(self.take_rx(&raw, cx)?);
         }
         if let Some(timing) = cx.policies.timing()
             && let Some(tx) = &self.tx

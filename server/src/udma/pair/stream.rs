@@ -81,11 +81,8 @@ impl Pair {
             self.refuse(limits, fault)?;
         }
         if let Operation::Unsupported(operation) = descriptor.operation() {
-            let meta_ctrl = descriptor.meta_ctrl().into_bits();
-            return Err(fault(FaultKind::Operation {
-                operation,
-                meta_ctrl,
-            }));
+            let word = descriptor.meta_ctrl().into_bits();
+            return Err(fault(FaultKind::Operation { operation, word }));
         }
         self.packet += 1;
         self.packet_bytes = bytes;
@@ -103,17 +100,33 @@ impl Pair {
         })
     }
 
-    pub(super) fn take_rx(&mut self, raw: &RawDescriptor, cx: &mut Context<'_>) -> Rx {
+    pub(super) fn take_rx(
+        &mut self,
+        raw: &RawDescriptor,
+        cx: &mut Context<'_>,
+    ) -> Result<Rx, Fault> {
         let descriptor: RxDescriptor = zerocopy::transmute!(*raw);
         let len_ctrl = descriptor.len_ctrl();
+        if let Operation::Unsupported(operation) = descriptor.operation() {
+            return Err(Fault {
+                queue: self.queue,
+                direction: Direction::S2m,
+                index: self.s2m.current.index,
+                address: descriptor.destination(),
+                kind: FaultKind::Operation {
+                    operation,
+                    word: descriptor.word(),
+                },
+            });
+        }
         cx.totals.interrupts += u64::from(len_ctrl.interrupt());
-        Rx {
+        Ok(Rx {
             index: self.s2m.current.index,
             address: descriptor.destination(),
             left: len_ctrl.byte_length(),
             interrupt: len_ctrl.interrupt(),
             strong_order: len_ctrl.strong_order() && cx.memory.generation().strong_order,
-        }
+        })
     }
 
     /// Moves bytes from the current source to the current destination, up to where either ends.

@@ -70,17 +70,29 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn ten_thousand_mappings_are_held_and_freed() {
     const COUNT: u64 = 10_000;
+    const BATCH: usize = 100;
     let served = Served::start(&[]);
     let pid = served.pid();
     let mut client = connect(&served.socket());
     let before = descriptors(pid);
     let file = memfd(1 << 20);
-    let start = Instant::now();
-    for n in 0..COUNT {
-        client.map_range(n << 13, 4096, Some(file.as_fd())).unwrap();
-    }
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    // The quickest of several batches: whoever else uses the machine is not in it.
+    let mut quickest = |maps: std::ops::Range<u64>| {
+        let batches = maps.clone().step_by(BATCH).map(|first| {
+            let start = Instant::now();
+            for n in (first..maps.end).take(BATCH) {
+                client.map_range(n << 13, 4096, Some(file.as_fd())).unwrap();
+            }
+            start.elapsed()
+        });
+        batches.min().unwrap()
+    };
+    let (few, _, many) = (
+        quickest(0..1000),
+        quickest(1000..COUNT - 1000),
+        quickest(COUNT - 1000..COUNT),
+    );
+    assert!(many < few * 2, "{few:?} grew to {many:?}");
     assert_eq!(mappings(pid), COUNT as usize);
     assert_eq!(
         descriptors(pid),

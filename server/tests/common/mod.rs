@@ -5,7 +5,7 @@
 
 pub mod raw;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -88,10 +88,8 @@ impl Served {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        // To its end: the server has closed it by then, and no count of descriptors has it in it.
+        let ready = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
         let stderr = child.stderr.take();
         let mut served = Self {
             directory,
@@ -99,7 +97,7 @@ impl Served {
             child,
             stderr,
         };
-        if line != "READY\n" {
+        if ready != "READY\n" {
             let status = served.child.wait().unwrap();
             panic!("serve did not get ready ({status}): {}", served.log());
         }

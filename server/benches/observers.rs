@@ -1,6 +1,7 @@
 //! What consumers of events cost: the same copies with and without each, as a ratio within one run.
 //!
-//! `cargo bench -p neuron-vfio-user --bench observers [-- --quick]`. The device runs in this process, without a socket,
+//! `cargo bench -p neuron-vfio-user --bench observers [-- --quick] [-- LOAD]`, where LOAD is a part of a
+//! load's name. The device runs in this process, without a socket,
 //! so that the share is that of the device's own work: with a client around it the share is smaller. Consumers take turns,
 //! round by round, because the times of a shared machine move and their ratios hold.
 #[path = "../tests/rig/mod.rs"]
@@ -36,8 +37,8 @@ const CONSUMERS: &[(&str, Maker)] = &[
 
 /// Name, data descriptors of a batch, and bytes of each.
 const LOADS: &[(&str, u32, u32)] = &[
-    ("64 KiB descriptors, full batch", 2031, 0x1_0000),
-    ("4 KiB descriptors, full batch", 2031, 0x1000),
+    ("full batch, 64 KiB descriptors", 2031, 0x1_0000),
+    ("full batch, 4 KiB descriptors", 2031, 0x1000),
     ("one copy of 4 KiB", 1, 0x1000),
     ("one copy of 64 B", 1, 64),
 ];
@@ -105,11 +106,18 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
+    // cargo itself passes --bench.
+    let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let mut benches: Vec<_> = CONSUMERS
         .iter()
         .map(|(_, make)| Bench::new(*make))
         .collect();
-    for (name, count, bytes) in LOADS {
+    let asked = |name: &str| {
+        wanted
+            .as_ref()
+            .is_none_or(|part| name.contains(part.as_str()))
+    };
+    for (name, count, bytes) in LOADS.iter().filter(|(name, ..)| asked(name)) {
         let rounds = match (quick, *count) {
             (true, 1) => 2000,
             (true, _) => 10,

@@ -145,6 +145,12 @@ impl Pointer {
             return self;
         }
         let sum = self.index as u64 + count as u64;
+        // Nearly always: no division in the way of each descriptor.
+        if sum < length as u64 {
+            #[expect(clippy::cast_possible_truncation, reason = "smaller than a u32")]
+            let index = sum as u32;
+            return Self { index, ..self };
+        }
         let laps = sum / length as u64;
         #[expect(
             clippy::cast_possible_truncation,

@@ -341,10 +341,47 @@ impl Interest {
     }
 }
 
+/// Descriptors that came into the prefetch buffer together, in the order of the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefetched<'a> {
+    /// Which ring.
+    pub direction: Direction,
+    /// Index of the first, and the ring id that the engine expected there.
+    pub first: Pointer,
+    /// Descriptors of the ring.
+    pub length: u32,
+    /// Their bytes as they were read.
+    pub raw: &'a [[u8; DESCRIPTOR_SIZE]],
+}
+
+impl<'a> Prefetched<'a> {
+    /// Each with its position.
+    pub fn each(self) -> impl Iterator<Item = (Pointer, &'a [u8; DESCRIPTOR_SIZE])> {
+        let Self { first, length, .. } = self;
+        (0..)
+            .zip(self.raw)
+            .map(move |(nth, raw)| (first.advanced(nth, length), raw))
+    }
+}
+
 /// A consumer of events.
 pub trait Observer: Send {
     /// Sees one event, in order.
     fn event(&mut self, event: &Event);
+
+    /// Sees descriptors that came together, if it wants to ([`Interest::descriptors`]). One event for each, unless it knows
+    /// better.
+    fn prefetched(&mut self, at: Duration, scope: Scope, prefetched: Prefetched<'_>) {
+        let direction = prefetched.direction;
+        for (position, raw) in prefetched.each() {
+            let kind = EventKind::Descriptor {
+                direction,
+                position,
+                raw: *raw,
+            };
+            self.event(&Event { at, scope, kind });
+        }
+    }
 
     /// What else it wants to see; asked once, when it is added.
     fn interest(&self) -> Interest {
@@ -413,6 +450,15 @@ impl Observers {
     /// Tells the device time of the events to come.
     pub const fn tick(&mut self, now: Duration) {
         self.now = now;
+    }
+
+    /// Shows descriptors that came together to every consumer that wants them.
+    pub fn prefetched(&mut self, scope: Scope, prefetched: Prefetched<'_>) {
+        for consumer in &mut self.consumers {
+            if consumer.interest.descriptors {
+                consumer.observer.prefetched(self.now, scope, prefetched);
+            }
+        }
     }
 
     /// Shows an event to every consumer that wants it.

@@ -3,33 +3,33 @@ use std::time::Duration;
 
 use super::event::EventKind;
 
-/// Events kept per queue.
+/// Events of a queue that the device keeps.
 pub const CAPACITY: usize = 64;
 
-/// A ring of the last events; empty until the first.
+/// A ring of the last events, `KEPT` at most; empty until the first.
 #[derive(Debug, Default)]
-pub struct Recorder {
+pub struct Recorder<const KEPT: usize = CAPACITY> {
     events: Vec<(Duration, EventKind)>,
     next: usize,
 }
 
-impl Recorder {
-    /// Keeps an event, forgetting the oldest beyond [`CAPACITY`].
+impl<const KEPT: usize> Recorder<KEPT> {
+    /// Keeps an event, forgetting the oldest beyond `KEPT`.
     pub fn record(&mut self, at: Duration, kind: EventKind) {
-        if self.events.len() < CAPACITY {
+        if self.events.len() < KEPT {
             if self.events.is_empty() {
-                self.events.reserve_exact(CAPACITY);
+                self.events.reserve_exact(KEPT);
             }
             self.events.push((at, kind));
         } else {
             self.events[self.next] = (at, kind);
         }
-        self.next = (self.next + 1) % CAPACITY;
+        self.next = (self.next + 1) % KEPT;
     }
 
     /// Oldest first, each with the device's time.
     pub fn iter(&self) -> impl Iterator<Item = &(Duration, EventKind)> {
-        let oldest = if self.events.len() < CAPACITY {
+        let oldest = if self.events.len() < KEPT {
             0
         } else {
             self.next
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_last_events_stay_in_order() {
-        let mut recorder = Recorder::default();
+        let mut recorder = Recorder::<CAPACITY>::default();
         assert_eq!(recorder.iter().count(), 0);
         for n in 0..100u64 {
             recorder.record(Duration::from_secs(n), EventKind::Recovered);

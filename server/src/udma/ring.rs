@@ -39,6 +39,8 @@ pub struct Ring {
     pub unfetched: u32,
     /// Fetched and not taken.
     pub fetched: VecDeque<RawDescriptor>,
+    /// Of these, how many at the front an audit has looked at again.
+    pub audited: u32,
     /// Doorbell writes since the queue's reset.
     pub doorbells: u64,
     /// Descriptors done since the queue's reset.
@@ -69,6 +71,7 @@ impl Ring {
             current: Pointer::RESET,
             unfetched: 0,
             fetched: VecDeque::new(),
+            audited: 0,
             doorbells: 0,
             done: 0,
             outstanding: 0,
@@ -109,6 +112,7 @@ impl Ring {
         self.current = Pointer::RESET;
         self.unfetched = 0;
         self.fetched.clear();
+        self.audited = 0;
         self.outstanding = 0;
         self.doorbells = 0;
         self.done = 0;

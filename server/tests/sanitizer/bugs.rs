@@ -72,7 +72,7 @@ bugs! {
     PhysicalBehindIommu "physical-behind-iommu": "buffers are not mapped for DMA, in a guest with a translating IOMMU"
         => "address-iommu";
     IntoOwnRing "into-own-ring": "a destination that lies in descriptors which are still pending"
-        => "writes-pending-ring" "descriptor-changed";
+        => "writes-pending-ring";
     MarkerEarly "marker-early": "the marker is staged before the data of its batch"
         => "marker-not-last";
     SharedMarker "shared-marker": "two asynchronous copies at a time use one marker slot"

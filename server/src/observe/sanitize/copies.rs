@@ -1,20 +1,37 @@
 //! Rules about what lands, and in which order.
+use std::collections::VecDeque;
+
 use neuron_protocol::registers::Direction;
 
-use super::queue::{Held, Launch};
+use super::queue::Held;
 use super::{MAX_POLLS, Place, Rule, Sanitizer};
 
 /// Copies of a poll word that nothing will write any more, until it is called spinning.
 const SPIN_COPIES: u64 = 100;
 
-/// What a copy finished.
+/// What a copy finished. Small: there is one for every copy.
+#[derive(Default)]
 struct Landed {
-    tx: Held,
-    rx: Held,
-    /// The launch that is done with it.
-    done: Option<Launch>,
-    /// The launch, if a marker was written.
-    marked: Option<Launch>,
+    /// Descriptors behind the last marker of a launch that is done, that marker's index, and its poll word.
+    behind: Option<(u64, u32, u64)>,
+    /// A marker was written.
+    marked: Option<Marked>,
+}
+
+/// A marker, and what is known of the launch that it ends.
+struct Marked {
+    /// tx index.
+    index: u32,
+    /// Where it went.
+    poll: u64,
+    /// It or the last data before it is ordered.
+    ordered: bool,
+    /// Slots of the launch were rung for again: that doorbell's first index.
+    reused: Option<u32>,
+    /// Number of the event that launched it.
+    order: u64,
+    /// Descriptors of the launch.
+    descriptors: u64,
 }
 
 impl Sanitizer {
@@ -49,8 +66,11 @@ impl Sanitizer {
             return;
         };
         let idle = queue.m2s.pending() == 0 && queue.s2m.pending() == 0;
+        let overflow = queue.overflow();
         self.judge(engine, number, &landed);
-        self.judge_overflow(engine, number);
+        if let Some(overflow) = overflow {
+            self.tell_overflow(engine, number, overflow);
+        }
         if idle {
             self.forget_idle();
         }
@@ -63,30 +83,32 @@ impl Sanitizer {
             index: Some(index),
             addresses,
         };
-        let Landed { tx, rx, .. } = landed;
-        if let Some(launch) = landed.marked {
-            let poll = rx.address;
+        if let Some(marked) = &landed.marked {
+            let &Marked {
+                index,
+                poll,
+                order,
+                descriptors,
+                ..
+            } = marked;
             let addresses = || vec![("poll word", poll)];
-            // A barrier on the marker itself orders it as well.
-            if launch.data == Some(false) && !tx.barrier && !rx.barrier {
-                self.find(Rule::NoBarrier, place(Direction::M2s, tx.index, addresses()), 0, || {
+            if !marked.ordered {
+                self.find(Rule::NoBarrier, place(Direction::M2s, index, addresses()), 0, || {
                     "neither the last data descriptor nor the marker has a barrier: hardware may show the marker before the data".to_owned()
                 });
             }
-            if let Some(index) = launch.reused {
-                self.find(Rule::SlotsReusedEarly, place(Direction::M2s, index, addresses()), 0, || {
+            if let Some(first) = marked.reused {
+                self.find(Rule::SlotsReusedEarly, place(Direction::M2s, first, addresses()), 0, || {
                     format!(
-                        "slots of the batch of {} descriptors were rung for again before its marker, tx {}, was written",
-                        launch.end - launch.start,
-                        tx.index
+                        "slots of the batch of {descriptors} descriptors were rung for again before its marker, tx {index}, was written"
                     )
                 });
             }
             // One that went by message may have been seen when it was sent.
             let now = self.sent.remove(&poll).unwrap_or(self.order);
             let written = self.polls.insert(poll, now);
-            if written.is_some_and(|written| launch.order < written) {
-                self.find(Rule::MarkerShared, place(Direction::M2s, tx.index, addresses()), 0, || {
+            if written.is_some_and(|written| order < written) {
+                self.find(Rule::MarkerShared, place(Direction::M2s, index, addresses()), 0, || {
                     "this batch was launched while another one with the same poll word was outstanding: the first marker completes both".to_owned()
                 });
             }
@@ -94,24 +116,21 @@ impl Sanitizer {
                 self.polls.clear();
             }
         }
-        if let Some(launch) = landed.done
-            && let Some((position, index, poll)) = launch.marker
-            && position + 1 != launch.end
-        {
+        if let Some((behind, index, poll)) = landed.behind {
             self.find(Rule::MarkerNotLast, place(Direction::M2s, index, vec![("poll word", poll)]), 0, || {
-                format!(
-                    "the batch goes on for {} descriptors after its marker, and no marker follows them",
-                    launch.end - position - 1
-                )
+                format!("the batch goes on for {behind} descriptors after its marker, and no marker follows them")
             });
         }
     }
 
     /// A packet that did not fit, as soon as it is certain that it had to.
     pub(super) fn judge_overflow(&mut self, engine: u8, number: u8) {
-        let Some((tx, rx)) = self.queue(engine, number).and_then(super::Queue::overflow) else {
-            return;
-        };
+        if let Some(overflow) = self.queue(engine, number).and_then(super::Queue::overflow) {
+            self.tell_overflow(engine, number, overflow);
+        }
+    }
+
+    fn tell_overflow(&self, engine: u8, number: u8, (tx, rx): (Held, Held)) {
         let place = Place {
             queue: Some((engine, number)),
             direction: Some(Direction::S2m),
@@ -206,6 +225,15 @@ impl Sanitizer {
     }
 }
 
+/// Removes one of a few: nearly always the first, which nobody has to move for.
+fn take(held: &mut VecDeque<Held>, at: usize) {
+    if at == 0 {
+        held.pop_front();
+    } else {
+        held.remove(at);
+    }
+}
+
 impl super::Queue {
     /// Follows a copy as the engine does it: descriptors that it finishes are done. `None` if they are not known.
     fn land(&mut self, tx: u32, rx: u32, bytes: u32, ordered: bool) -> Option<Landed> {
@@ -219,39 +247,43 @@ impl super::Queue {
         let target = *target;
         let source_done = source.left == 0;
         let marks = source_done && source.marks(&target);
-        let mut marked = None;
+        let mut landed = Landed::default();
         if let Some(launch) = self.launch_of(source.ordinal) {
             if target.left == 0 && !source_done && launch.overflow.is_none() {
                 launch.overflow = Some((source, target));
             }
             if marks {
                 launch.marker = Some((source.ordinal, source.index, target.address));
-                marked = Some(*launch);
+                landed.marked = Some(Marked {
+                    index: source.index,
+                    poll: target.address,
+                    // A barrier on the marker itself orders it as well.
+                    ordered: launch.data != Some(false) || source.barrier || target.barrier,
+                    reused: launch.reused,
+                    order: launch.order,
+                    descriptors: launch.end - launch.start,
+                });
             } else if source_done {
                 launch.data = Some(source.barrier || ordered);
             }
         }
         if target.left == 0 || source_done && source.last {
-            self.rx.remove(to);
+            take(&mut self.rx, to);
             self.s2m.done += 1;
         }
-        let mut done = None;
         if source_done {
-            self.tx.remove(at);
+            take(&mut self.tx, at);
             self.m2s.done += 1;
-            if self
-                .launches
-                .front()
-                .is_some_and(|launch| launch.end <= self.m2s.done)
+            if let Some(launch) = self.launches.front()
+                && launch.end <= self.m2s.done
             {
-                done = self.launches.pop_front();
+                landed.behind = launch
+                    .marker
+                    .map(|(position, index, poll)| (launch.end - position - 1, index, poll))
+                    .filter(|(behind, ..)| *behind > 0);
+                self.launches.pop_front();
             }
         }
-        Some(Landed {
-            tx: source,
-            rx: target,
-            done,
-            marked,
-        })
+        Some(landed)
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use neuron_protocol::generation::{Generation, QUEUES_PER_ENGINE};
 use neuron_protocol::registers::Direction;
 
-use super::event::{Event, EventKind, Interest, Observer, Scope};
+use super::event::{Event, EventKind, Interest, Observer, Prefetched, Scope};
 pub use finding::{Finding, Ledger, Noted, Place};
 pub use output::{json, junit, words};
 pub use rule::{Rule, Severity};
@@ -30,8 +30,6 @@ use maps::Maps;
 use queue::{Queue, Setup};
 use registers::Spin;
 
-/// Events of the queue that a finding shows.
-const SHOWN_EVENTS: usize = 8;
 /// Poll words of markers that were dropped, remembered.
 const MAX_LOST_POLLS: usize = 64;
 /// Poll words whose last marker is remembered.
@@ -168,9 +166,8 @@ impl Sanitizer {
             let Some(recorder) = recorder else {
                 return Vec::new();
             };
-            let skip = recorder.iter().count().saturating_sub(SHOWN_EVENTS);
-            let shown = recorder.iter().skip(skip);
-            shown
+            recorder
+                .iter()
                 .map(|(at, kind)| format!("{:.6} s {kind}", at.as_secs_f64()))
                 .collect()
         };
@@ -305,11 +302,6 @@ impl Sanitizer {
                 count,
                 tail,
             } => self.doorbell(engine, number, direction, count, tail),
-            EventKind::Descriptor {
-                direction,
-                position,
-                raw,
-            } => self.descriptor(engine, number, direction, position, raw),
             EventKind::DescriptorChanged {
                 direction,
                 index,
@@ -347,8 +339,7 @@ impl Observer for Sanitizer {
             self.queue_event(engine, queue, kind);
             let told = matches!(
                 kind,
-                EventKind::Descriptor { .. }
-                    | EventKind::PollSlot { .. }
+                EventKind::PollSlot { .. }
                     | EventKind::MarkerSent { .. }
                     | EventKind::DescriptorChanged { .. }
             );
@@ -382,6 +373,14 @@ impl Observer for Sanitizer {
             } => self.mailbox_request(sequence, request, response),
             EventKind::MailboxRefused(fault) => self.mailbox_refused(fault),
             _ => {}
+        }
+    }
+
+    fn prefetched(&mut self, at: Duration, scope: Scope, prefetched: Prefetched<'_>) {
+        self.at = at;
+        self.order += 1;
+        if let Scope::Queue { engine, queue } = scope {
+            self.descriptors(engine, queue, prefetched);
         }
     }
 

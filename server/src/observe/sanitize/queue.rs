@@ -8,6 +8,8 @@ use neuron_protocol::registers::queue::{Cfg, Pointer};
 
 use crate::observe::recorder::Recorder;
 
+/// Events of the queue that a finding shows.
+pub const SHOWN_EVENTS: usize = 8;
 /// Fetched descriptors followed per direction: twice what an engine prefetches.
 const MAX_DESCRIPTORS: usize = 256;
 /// Launches followed: the driver's zero-copy queue has 1024 contexts (facts §4.3).
@@ -193,6 +195,14 @@ impl Launch {
     }
 }
 
+/// Where things of a direction are.
+const fn side(direction: Direction) -> usize {
+    match direction {
+        Direction::M2s => 0,
+        Direction::S2m => 1,
+    }
+}
+
 /// One queue.
 #[derive(Debug)]
 pub struct Queue {
@@ -204,8 +214,8 @@ pub struct Queue {
     pub tx: VecDeque<Held>,
     /// rx descriptors fetched and not done.
     pub rx: VecDeque<Held>,
-    /// Read, but not yet known to be accepted.
-    staged: Vec<(Direction, Held)>,
+    /// Read, but not yet known to be accepted: of m2s and of s2m.
+    staged: [Vec<Held>; 2],
     /// Launched and not done.
     pub launches: VecDeque<Launch>,
     /// rx descriptors rung for when the last launch was made.
@@ -221,7 +231,7 @@ pub struct Queue {
     /// In the list of queues with pending work.
     pub listed: bool,
     /// Its last events.
-    pub recorder: Recorder,
+    pub recorder: Recorder<SHOWN_EVENTS>,
 }
 
 impl Default for Queue {
@@ -231,7 +241,7 @@ impl Default for Queue {
             s2m: Ring::new(Setup::Never),
             tx: VecDeque::new(),
             rx: VecDeque::new(),
-            staged: Vec::new(),
+            staged: [Vec::new(), Vec::new()],
             launches: VecDeque::new(),
             rx_launched: 0,
             in_packet: false,
@@ -289,15 +299,12 @@ impl Queue {
 
     /// Takes a descriptor in until the engine accepts it. Returns it with its position.
     pub fn stage(&mut self, direction: Direction, mut held: Held) -> Held {
-        let before = self
-            .staged
-            .iter()
-            .filter(|(of, _)| *of == direction)
-            .count() as u64;
-        held.ordinal = self.ring(direction).fetched + before;
+        let fetched = self.ring(direction).fetched;
+        let staged = &mut self.staged[side(direction)];
+        held.ordinal = fetched + staged.len() as u64;
         // An engine reads far fewer at a time; one that does not is not followed.
-        if self.staged.len() < MAX_DESCRIPTORS {
-            self.staged.push((direction, held));
+        if staged.len() < MAX_DESCRIPTORS {
+            staged.push(held);
         }
         held
     }
@@ -314,30 +321,21 @@ impl Queue {
 
     /// The engine accepted what it read. False: there is too much to follow.
     pub fn accept(&mut self, direction: Direction) -> bool {
-        let staged = std::mem::take(&mut self.staged);
-        for (of, held) in &staged {
-            if *of != direction {
-                continue;
-            }
-            self.ring_mut(direction).fetched += 1;
-            let queue = match direction {
-                Direction::M2s => &mut self.tx,
-                Direction::S2m => &mut self.rx,
-            };
-            if queue.len() >= MAX_DESCRIPTORS {
-                self.blind = true;
-            } else {
-                queue.push_back(*held);
-            }
-        }
-        self.staged = staged;
-        self.staged.clear();
+        let (queue, ring) = match direction {
+            Direction::M2s => (&mut self.tx, &mut self.m2s),
+            Direction::S2m => (&mut self.rx, &mut self.s2m),
+        };
+        let staged = &mut self.staged[side(direction)];
+        ring.fetched += staged.len() as u64;
+        let room = MAX_DESCRIPTORS.saturating_sub(queue.len());
+        self.blind |= staged.len() > room;
+        queue.extend(staged.drain(..).take(room));
         !self.blind
     }
 
     /// What was read and not accepted is forgotten.
     pub fn refuse(&mut self) {
-        self.staged.clear();
+        self.staged.iter_mut().for_each(Vec::clear);
     }
 
     /// Addresses of poll words whose markers are fetched and not done.
@@ -351,7 +349,7 @@ impl Queue {
     /// A ring was reset: everything rung for is dropped.
     pub fn reset_ring(&mut self, direction: Direction) {
         self.ring_mut(direction).restart();
-        self.staged.clear();
+        self.refuse();
         match direction {
             Direction::M2s => {
                 self.tx.clear();

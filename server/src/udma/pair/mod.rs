@@ -320,13 +320,14 @@ impl Pair {
             return Ok(Step::Blocked);
         }
         if self.tx.is_none() {
+            self.audit(Direction::M2s, cx);
             let Some(raw) = self.m2s.fetched.pop_front() else {
                 return Ok(Step::Blocked);
             };
-            self.audit(Direction::M2s, &raw, cx);
             self.tx = Some(self.take_tx(&raw, limits, cx)?);
         }
         if self.rx.is_none() {
+            self.audit(Direction::S2m, cx);
             let Some(raw) = self.s2m.fetched.pop_front() else {
                 // A hint to software, not an error: the tx side waits for its rx doorbell (udma §8).
                 self.latched[1] |= 1 << iofic::s2m::NO_DESCRIPTOR_HINT;
@@ -335,7 +336,6 @@ impl Pair {
                 }
                 return Ok(Step::Blocked);
             };
-            self.audit(Direction::S2m, &raw, cx);
             self.rx = Some(self.take_rx(&raw, cx)?);
         }
         if let Some(timing) = cx.policies.timing()
@@ -372,13 +372,15 @@ impl Pair {
     }
 
     fn emit(&self, cx: &mut Context<'_>, kind: EventKind) {
-        cx.observers.emit(
-            Scope::Queue {
-                engine: self.engine,
-                queue: self.queue,
-            },
-            kind,
-        );
+        cx.observers.emit(self.scope(), kind);
+    }
+
+    /// Where events of it happen.
+    const fn scope(&self) -> Scope {
+        Scope::Queue {
+            engine: self.engine,
+            queue: self.queue,
+        }
     }
 
     const fn fault(

@@ -5,12 +5,15 @@ use neuron_protocol::registers::Direction;
 use super::ask::{Asked, Gate, Hold};
 use super::{Pair, Pending, Step};
 use crate::memory::{Access, Purpose, Target, Unmapped};
-use crate::observe::event::EventKind;
+use crate::observe::event::{EventKind, Prefetched};
 use crate::policy::{Point, Verdict};
 use crate::udma::context::Context;
 use crate::udma::limits::Limits;
-use crate::udma::ring::{PREFETCH_DEPTH, RawDescriptor};
+use crate::udma::ring::PREFETCH_DEPTH;
 use crate::udma::{Fault, FaultKind, Request};
+
+/// Descriptors that one audit looks at.
+const AUDITED_AT_ONCE: usize = 16;
 
 impl Pair {
     pub(super) fn fetch(
@@ -87,37 +90,51 @@ impl Pair {
         Ok(Step::Progress { bytes: 0 })
     }
 
-    /// Looks at a fetched descriptor again, for those who want to know whether it has changed since. What was fetched
-    /// is used either way.
-    pub(super) fn audit(&self, direction: Direction, raw: &RawDescriptor, cx: &mut Context<'_>) {
+    /// Looks at fetched descriptors again before the next is taken, for those who want to know whether they have changed
+    /// since. What was fetched is used either way.
+    ///
+    /// Each look is at [`AUDITED_AT_ONCE`]: none of them is done, so that nobody may have given the slots away.
+    pub(super) fn audit(&mut self, direction: Direction, cx: &mut Context<'_>) {
+        let ring = self.ring_mut(direction);
+        if ring.fetched.is_empty() {
+            return;
+        }
+        if let Some(left) = ring.audited.checked_sub(1) {
+            ring.audited = left;
+            return;
+        }
         if !cx.audits() {
             return;
         }
+        let first = ring.current.index;
+        let to_end = usize::try_from(ring.length().saturating_sub(first)).unwrap_or(usize::MAX);
+        let count = ring.fetched.len().min(to_end).min(AUDITED_AT_ONCE);
         let ring = self.ring(direction);
-        let index = ring.current.index;
-        let found = cx
-            .memory
-            .resolve(ring.address_of(index), raw.len(), Access::Read);
-        // What is behind messages, or in two mappings, costs more than it tells.
-        let Ok(Target::Memory(stretch)) = found else {
-            return;
-        };
-        let mut found = [0; DESCRIPTOR_SIZE];
-        if stretch.len() == found.len()
-            && cx
-                .memory
-                .read(&stretch, Purpose::Control, &mut found)
-                .is_ok()
-            && found != *raw
+        let address = ring.address_of(first);
+        let mut found = [0; AUDITED_AT_ONCE * DESCRIPTOR_SIZE];
+        let mut seen = 0;
+        // What is behind messages, or past the end of a mapping, costs more than it tells.
+        if let Ok(Target::Memory(stretch)) =
+            cx.memory
+                .resolve(address, count * DESCRIPTOR_SIZE, Access::Read)
+            && let Some(into) = found.get_mut(..stretch.len())
+            && cx.memory.read(&stretch, Purpose::Control, into).is_ok()
         {
-            let kind = EventKind::DescriptorChanged {
-                direction,
-                index,
-                fetched: *raw,
-                found,
-            };
-            self.emit(cx, kind);
+            seen = stretch.len() / DESCRIPTOR_SIZE;
         }
+        let (found, _) = found.as_chunks::<DESCRIPTOR_SIZE>();
+        for ((index, found), fetched) in (first..).zip(&found[..seen]).zip(&ring.fetched) {
+            if found != fetched {
+                let kind = EventKind::DescriptorChanged {
+                    direction,
+                    index,
+                    fetched: *fetched,
+                    found: *found,
+                };
+                self.emit(cx, kind);
+            }
+        }
+        self.ring_mut(direction).audited = u32::try_from(count.saturating_sub(1)).unwrap_or(0);
     }
 
     /// Takes descriptors into the prefetch buffer. Their ring ids are checked here (udma §6), before any is used.
@@ -145,18 +162,16 @@ impl Pair {
         let (descriptors, _) = bytes.as_chunks::<DESCRIPTOR_SIZE>();
         let ring = self.ring(direction);
         let (first, length) = (ring.head, ring.length());
-        for (nth, raw) in (0..).zip(descriptors) {
-            let position = first.advanced(nth, length);
-            if cx.observers.interest().descriptors {
-                self.emit(
-                    cx,
-                    EventKind::Descriptor {
-                        direction,
-                        position,
-                        raw: *raw,
-                    },
-                );
-            }
+        let prefetched = Prefetched {
+            direction,
+            first,
+            length,
+            raw: descriptors,
+        };
+        let mut accepted = Ok(());
+        let mut seen = 0;
+        for (position, raw) in prefetched.each() {
+            seen += 1;
             // The first word is the same in both directions.
             let descriptor: TxDescriptor = zerocopy::transmute!(*raw);
             let len_ctrl = descriptor.len_ctrl();
@@ -167,12 +182,20 @@ impl Pair {
                     expected: position.ring_id.bits(),
                     found: len_ctrl.ring_id().bits(),
                 };
-                self.refuse(
-                    limits,
-                    self.fault(direction, position.index, descriptor.source(), kind),
-                )?;
+                let fault = self.fault(direction, position.index, descriptor.source(), kind);
+                accepted = self.refuse(limits, fault);
+                if accepted.is_err() {
+                    break;
+                }
             }
         }
+        if cx.observers.interest().descriptors {
+            let raw = &descriptors[..seen];
+            let scope = self.scope();
+            cx.observers
+                .prefetched(scope, Prefetched { raw, ..prefetched });
+        }
+        accepted?;
         self.ring_mut(direction).accept(descriptors);
         let count = u32::try_from(descriptors.len()).unwrap_or(0);
         self.record(

@@ -46,6 +46,20 @@ pub enum Choice {
     Tcg,
 }
 
+/// The choice that virtual time leaves.
+///
+/// # Errors
+/// KVM was demanded: its guests run on the host's clock.
+pub fn in_time(choice: Choice, virtual_time: bool) -> Result<Choice> {
+    match (choice, virtual_time) {
+        (Choice::Kvm, true) => bail!(
+            "--virtual-time with --accel kvm: under KVM the guest runs by the CPU's own clock, and instructions are not counted; remedy: --accel tcg or auto"
+        ),
+        (_, true) => Ok(Choice::Tcg),
+        (choice, false) => Ok(choice),
+    }
+}
+
 /// Settles the choice. `/dev/kvm` alone proves nothing (nested virtualisation may be off, the device may be a dummy), so
 /// a kernel is booted once, and the answer is kept until the host reboots or QEMU changes.
 ///

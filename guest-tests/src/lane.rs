@@ -47,6 +47,8 @@ pub struct Lane {
     pub qemu_args: Vec<OsString>,
     /// Virtualisation.
     pub accel: Accel,
+    /// The guest's clock counts instructions, and sleep costs no time.
+    pub virtual_time: bool,
     /// Guest memory, MiB.
     pub memory: u32,
     /// Guest CPUs.

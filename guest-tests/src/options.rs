@@ -40,6 +40,10 @@ pub struct GuestOptions {
     /// Virtualisation; auto: KVM if it can really run a guest here
     #[arg(long, value_enum, default_value_t)]
     pub accel: Choice,
+    /// Let the guest live in virtual time (QEMU -icount): what it sleeps costs no time, and no budget of its driver runs
+    /// out because the host is busy. Emulation alone can do it, one CPU at a time
+    #[arg(long)]
+    pub virtual_time: bool,
     /// Guest memory in MiB [default: 2048, and 512 more for each further device]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
     pub memory: Option<u32>,
@@ -126,7 +130,8 @@ impl GuestOptions {
             module.check_release(&driver, release)?;
         }
         progress.step("choosing the virtualisation");
-        let accel = accel::choose(self.accel, &qemu.program, &kernel.image)?;
+        let choice = accel::in_time(self.accel, self.virtual_time)?;
+        let accel = accel::choose(choice, &qemu.program, &kernel.image)?;
         qemu::check_host(accel, self.product, usize::from(self.devices))?;
         Ok(Lane {
             product: self.product,
@@ -142,6 +147,7 @@ impl GuestOptions {
             report,
             qemu_args: self.qemu_arg.clone(),
             accel,
+            virtual_time: self.virtual_time,
             memory: self
                 .memory
                 .unwrap_or(2048 + 512 * (u32::from(self.devices) - 1)),

@@ -13,6 +13,9 @@ const OLDEST: (u32, u32) = (10, 1);
 /// With it 16 devices fit (contract §13.12).
 const PHYS_BITS: u32 = 46;
 
+/// A nanosecond for each instruction; a guest that waits for a timer gets it at once.
+const VIRTUAL_TIME: &str = "shift=0,sleep=off";
+
 /// A QEMU that was checked.
 #[derive(Clone, Debug)]
 pub struct Qemu {
@@ -100,6 +103,8 @@ pub struct Machine<'a> {
     pub product: Product,
     /// Their sockets, relative to QEMU's working directory.
     pub sockets: &'a [String],
+    /// The guest's clock counts instructions.
+    pub virtual_time: bool,
     /// Guest memory, MiB.
     pub memory: u32,
     /// Guest CPUs.
@@ -151,6 +156,9 @@ impl Machine<'_> {
             &cpu_model(self.accel, self.product, self.sockets.len()),
         );
         add("-smp", &self.cpus.to_string());
+        if self.virtual_time {
+            add("-icount", VIRTUAL_TIME);
+        }
         for (index, socket) in self.sockets.iter().enumerate() {
             let device = serde_json::json!({
                 "driver": "vfio-user-pci",
@@ -258,6 +266,7 @@ mod tests {
     fn memory_is_always_shared() {
         let machine = Machine {
             accel: Accel::Tcg,
+            virtual_time: true,
             product: Product::Trn2,
             sockets: &["d0.sock".into()],
             memory: 64,
@@ -276,6 +285,7 @@ mod tests {
             .unwrap();
         assert!(line.contains("memory-backend-memfd,id=mem,size=64M,share=on"));
         assert!(line.contains("memory-backend=mem,"));
+        assert!(line.contains("-icount shift=0,sleep=off"));
         assert!(line.contains(r#""path":"d0.sock""#));
     }
 }

@@ -68,6 +68,10 @@ fn append(lane: &Lane) -> String {
     if !lane.module_args.is_empty() {
         add(&format!("\"neuron.module_args={}\"", lane.module_args));
     }
+    if lane.virtual_time {
+        // Guest time, of which idle waits take none: longer than any reset that a driver waits for (contract §7).
+        add("neuron.timeout=900 neuron.ready_timeout=900");
+    }
     if lane.shell {
         add("neuron.shell=1");
     }
@@ -142,8 +146,13 @@ impl<'a> Run<'a> {
         self.start_server(to)?;
         self.await_server(progress)?;
         progress.step(format!(
-            "booting the guest ({}, {}, kernel {})",
+            "booting the guest ({}{}, {}, kernel {})",
             self.lane.accel.name(),
+            if self.lane.virtual_time {
+                " in virtual time"
+            } else {
+                ""
+            },
             self.lane.product,
             self.lane.kernel.release.as_deref().unwrap_or("?")
         ));
@@ -173,6 +182,7 @@ impl<'a> Run<'a> {
                 lane.report.as_deref().unwrap_or(Path::new(".")),
                 lane.sanitize,
             ))
+            .args(lane.virtual_time.then_some("--virtual-time"))
             .args(&lane.server_args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -226,6 +236,7 @@ impl<'a> Run<'a> {
         let log = self.dir.join("guest.log");
         let machine = Machine {
             accel: lane.accel,
+            virtual_time: lane.virtual_time,
             product: lane.product,
             sockets: &sockets,
             memory: lane.memory,

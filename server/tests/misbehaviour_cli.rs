@@ -23,6 +23,16 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (vec!["--fault", "marker-dorp"], "--fault list"),
         // Platform qemu is the default.
         (vec!["--fault", "marker-drop-once"], "--platform silicon"),
+        (
+            vec!["--fault", "marker-drop-once", "--virtual-time"],
+            "--platform silicon",
+        ),
+        (vec!["--fault", "reset-never"], "--virtual-time"),
+        (
+            vec!["--fault", "marker-late", "--virtual-time"],
+            "by=15ms is the device's time",
+        ),
+        (vec!["--timing", "silicon", "--virtual-time"], "--timing"),
     ] {
         let (code, stderr) = serve(&options);
         assert_eq!(code, 2, "{options:?}: {stderr}");

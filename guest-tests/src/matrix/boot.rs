@@ -29,6 +29,8 @@ const TIMEOUT_PER_DEVICE: u64 = 30;
 pub struct BootOptions {
     /// Virtualisation.
     pub accel: Choice,
+    /// Guests live in virtual time.
+    pub virtual_time: bool,
     /// Limit of one boot, seconds.
     pub timeout: Option<u64>,
     /// Further options of the server.
@@ -75,8 +77,12 @@ impl Booter {
             let kernel = artifacts::kernel(&cell.kernel.source)?;
             if booter.own.is_empty() {
                 progress.step("choosing the virtualisation");
-                let accel = accel::choose(options.accel, &qemu.program, &kernel.image)?;
+                let choice = accel::in_time(options.accel, options.virtual_time)?;
+                let accel = accel::choose(choice, &qemu.program, &kernel.image)?;
                 accel.name().clone_into(&mut booter.accel);
+                if options.virtual_time {
+                    booter.accel.push_str(" in virtual time");
+                }
             }
             let driver = if cell.driver.file.is_none() {
                 progress.step(format!("building the driver of this project for {name}"));
@@ -139,6 +145,7 @@ impl Booter {
             scenario: cell.asked(),
             devices: cell.devices,
             accel: self.options.accel,
+            virtual_time: self.options.virtual_time,
             memory: None,
             cpus: 2,
             timeout: self

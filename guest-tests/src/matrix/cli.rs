@@ -71,6 +71,9 @@ pub struct MatrixOptions {
     /// Virtualisation
     #[arg(long, value_enum, default_value_t)]
     accel: Choice,
+    /// Let guests live in virtual time (emulation only): what they sleep costs no time
+    #[arg(long)]
+    virtual_time: bool,
     /// Limit of one boot in seconds [default: 420, and 30 more for each further device]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
@@ -190,6 +193,7 @@ impl MatrixOptions {
             &todo,
             &boot::BootOptions {
                 accel: self.accel,
+                virtual_time: self.virtual_time,
                 timeout: self.timeout,
                 server_args: self.server_args.clone(),
                 out: out.clone(),
@@ -290,6 +294,9 @@ impl MatrixOptions {
         }
         if cell.scenarios != ALL_SCENARIOS {
             words.extend(["--scenario".to_owned(), quote(&cell.scenarios)]);
+        }
+        if self.virtual_time {
+            words.push("--virtual-time".to_owned());
         }
         words.extend(["--cell".to_owned(), quote(&cell.name)]);
         if !self.server_args.is_empty() {

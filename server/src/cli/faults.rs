@@ -8,7 +8,8 @@ use tracing::info;
 
 use super::device::DeviceSpec;
 use crate::policy::Faults;
-use crate::policy::fault::{self, Plan, Rule, risk};
+use crate::policy::fault::risk::{self, Clock};
+use crate::policy::fault::{self, Plan, Rule};
 
 /// Bytes of a file that are looked at; the parser refuses fewer.
 const MAX_READ: u64 = 1 << 20;
@@ -59,7 +60,7 @@ impl FaultArgs {
     ///
     /// # Errors
     /// Option or file, place in it, cause and remedy.
-    pub fn plans(&self, specs: &[DeviceSpec]) -> Result<Plans, String> {
+    pub fn plans(&self, specs: &[DeviceSpec], clock: Clock) -> Result<Plans, String> {
         let mut rules = Vec::new();
         for text in &self.fault {
             let parsed = fault::inline(text);
@@ -83,8 +84,11 @@ impl FaultArgs {
         }
         for spec in specs.iter().filter(|_| !self.allow_hangs) {
             for rule in &rules {
-                risk::check(rule, spec.product.generation(), spec.platform)?;
+                risk::check(rule, spec.product.generation(), spec.platform, clock)?;
             }
+        }
+        for rule in &rules {
+            risk::check_clock(rule, clock)?;
         }
         Ok(Plans {
             seed: self.fault_seed.or(seed).unwrap_or(0),

@@ -1,5 +1,6 @@
 //! The command line.
 mod adversary;
+mod clock;
 mod coverage;
 mod ctl;
 mod device;

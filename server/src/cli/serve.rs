@@ -7,6 +7,7 @@ use clap::Args;
 use tracing::{debug, error, info, warn};
 
 use super::adversary::AdversaryArgs;
+use super::clock::ClockArgs;
 use super::coverage::{Coverages, LiveCoverageArgs};
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
@@ -70,6 +71,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     timing: TimingArgs,
+
+    #[command(flatten)]
+    clock: ClockArgs,
 
     #[command(flatten)]
     sanitize: SanitizeArgs,
@@ -210,7 +214,9 @@ impl ServeArgs {
         let (mut passed, ready) = self.inherited().map_err(usage)?;
         let specs = self.device.specs().map_err(usage)?;
         let firmware = self.firmware.firmware().map_err(usage)?;
-        let plans = self.faults.plans(&specs).map_err(usage)?;
+        let clock = self.clock.clock();
+        let plans = self.faults.plans(&specs, clock).map_err(usage)?;
+        self.timing.check(clock).map_err(usage)?;
         let budgets = self.timing.budgets().map_err(usage)?;
         let coverages = self.coverage.open(specs.len()).map_err(failed)?;
         let recordings = self.record.open(specs.len()).map_err(failed)?;

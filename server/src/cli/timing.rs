@@ -10,6 +10,7 @@ use tracing::{error, info, warn};
 use super::device::DeviceSpec;
 use crate::observe::budget::{Budget, Percent};
 use crate::policy::Timing;
+use crate::policy::fault::risk::Clock;
 use crate::policy::timing::Speed;
 
 /// How long work takes.
@@ -42,6 +43,20 @@ impl TimingArgs {
     /// The timing of a device.
     pub fn timing(&self, generation: &Generation) -> Option<Timing> {
         Timing::new(generation.estimate, self.timing)
+    }
+
+    /// Whether it fits the guest's clock.
+    ///
+    /// # Errors
+    /// Work takes the host's time, and the guest lives by another.
+    pub fn check(&self, clock: Clock) -> Result<(), String> {
+        match (clock, self.timing) {
+            (Clock::Virtual, Speed::Factor(_)) => Err(
+                "--timing with --virtual-time: work would take the host's time, and a guest in virtual time may sleep through it in no time; leave one of them out"
+                    .to_owned(),
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// The same, as it was asked for.

@@ -34,7 +34,7 @@ const SILENT: &str =
 const RETRIES: &str = "tries again with the next sequence number within its patience, and goes on";
 
 /// The scenarios.
-pub const SCENARIOS: [Scenario; 30] = [
+pub const SCENARIOS: [Scenario; 32] = [
     scenario(
         "marker-drop-once",
         "on=marker action=drop nth=1",
@@ -192,6 +192,12 @@ pub const SCENARIOS: [Scenario; 30] = [
         "ignores it; tries again",
     ),
     scenario(
+        "mailbox-late",
+        "on=mailbox action=delay by=1500ms nth=1",
+        "the first answer comes half a second after the driver's patience for it",
+        "tries again after a second; takes the second answer, ignores the late one",
+    ),
+    scenario(
         "mailbox-corrupt",
         "on=mailbox action=corrupt byte=4 mask=0xff nth=1",
         "the first answer's data is wrong from its first byte",
@@ -214,6 +220,12 @@ pub const SCENARIOS: [Scenario; 30] = [
         "on=doorbell action=remove nth=40",
         "the device leaves the bus in the middle of its work",
         "its waits time out, its ioctls fail; nothing crashes, and the module can be unloaded",
+    ),
+    scenario(
+        "disconnect",
+        "on=doorbell action=disconnect nth=40",
+        "QEMU loses the connection in the middle of the driver's work",
+        "as when the device leaves the bus; QEMU does not connect again",
     ),
 ];
 

@@ -14,6 +14,8 @@ pub enum Verdict {
     Hang,
     /// The driver has no such ioctl.
     NotOffered,
+    /// It failed by a defect that the driver is known to have; only the launcher says so.
+    KnownDefect,
 }
 
 /// One parsed line.

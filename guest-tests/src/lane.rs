@@ -11,6 +11,7 @@ use neuron_protocol::generation::{Platform, Product};
 use crate::accel::Accel;
 use crate::artifacts::Kernel;
 use crate::guest_line::GuestLine;
+use crate::known::{self, Known};
 use crate::module::Module;
 use crate::progress::Progress;
 use crate::qemu::Qemu;
@@ -19,7 +20,7 @@ use crate::supervise::Run;
 use crate::{initramfs, rundir};
 
 /// Everything that a run needs, checked beforehand.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lane {
     /// Device model.
     pub product: Product,
@@ -35,6 +36,8 @@ pub struct Lane {
     pub module_args: String,
     /// `a,b`, `all`, `none` or `all,-a`, as `init` understands it.
     pub scenarios: String,
+    /// Defects of this driver that scenarios of this run are known to meet.
+    pub known: Vec<Known>,
     /// Number of devices.
     pub devices: u8,
     /// Further options of the server.
@@ -76,11 +79,28 @@ pub struct Lane {
 /// Set by a signal handler: every run ends at once and takes its children down.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Runs a lane. `on_line` sees each line of `init` as it comes.
+/// Runs a lane: one boot, and one more for each scenario that a known defect ends. `on_line` sees each line of `init`
+/// as it comes.
 ///
 /// # Errors
 /// The run could not be started: nothing is known about the driver. Everything later is in the report.
 pub fn run(
+    lane: &Lane,
+    progress: &mut Progress,
+    on_line: &mut dyn FnMut(&GuestLine),
+) -> Result<Report> {
+    if lane.known.is_empty() {
+        boot(lane, progress, on_line)
+    } else {
+        known::run(lane, progress, on_line)
+    }
+}
+
+/// One boot with the scenarios of a lane.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn boot(
     lane: &Lane,
     progress: &mut Progress,
     on_line: &mut dyn FnMut(&GuestLine),

@@ -17,6 +17,7 @@ pub mod dev;
 pub mod guest_line;
 pub mod initramfs;
 pub mod judge;
+pub mod known;
 pub mod lane;
 pub mod matrix;
 pub mod module;

@@ -11,7 +11,7 @@ use object::{Object, ObjectKind, ObjectSection, SectionKind};
 const MAX_MODULE: u64 = 256 << 20;
 
 /// A module file that was checked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Module {
     /// The file's bytes.
     pub bytes: Vec<u8>,

@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use neuron_protocol::generation::{Platform, Product};
 
 use crate::accel::{self, Choice};
-use crate::artifacts;
+use crate::known::Known;
 use crate::lane::Lane;
 use crate::module::Module;
 use crate::progress::Progress;
 use crate::qemu::{self, Qemu};
+use crate::{artifacts, coverage};
 
 /// What to boot and what to run in it.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,6 +35,10 @@ pub struct GuestOptions {
     /// Scenarios: names with commas between, `all`, `none`, or `all,-name` to leave some out
     #[arg(long, default_value = "all", value_name = "A,B|all")]
     pub scenario: String,
+    /// Defects that drivers are known to have (docs/testing.md): a scenario of theirs runs in a boot of its own, and
+    /// must fail by the very line of the kernel's log that the file gives
+    #[arg(long, value_name = "FILE.toml")]
+    pub known: Option<PathBuf>,
     /// Devices in the guest
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub devices: u8,
@@ -107,7 +112,13 @@ impl GuestOptions {
             !self.scenario.trim().is_empty(),
             "--scenario is empty; name scenarios, or 'all'"
         );
-        check_scenarios(&init, &self.scenario)?;
+        let names = check_scenarios(&init, &self.scenario)?;
+        let known = self
+            .known
+            .as_deref()
+            .map(|file| Known::read(file, &names))
+            .transpose()?
+            .unwrap_or_default();
         let module = self
             .driver
             .as_ref()
@@ -125,6 +136,8 @@ impl GuestOptions {
             let module = Module::open(&path)?;
             (path, module)
         };
+        let asked = coverage::asked(&self.scenario, &names);
+        let known = Known::of(known, module.version.as_deref(), &asked);
         module.check_parameters(&self.driver_args)?;
         if let Some(release) = &kernel.release {
             module.check_release(&driver, release)?;
@@ -141,6 +154,7 @@ impl GuestOptions {
             module,
             module_args: self.driver_args.clone(),
             scenarios: self.scenario.clone(),
+            known,
             devices: self.devices,
             server_args: self.server_args.clone(),
             sanitize: !self.no_sanitize,
@@ -165,8 +179,8 @@ impl GuestOptions {
     }
 }
 
-/// `init` itself knows its scenarios; it runs on the host as well as in the guest.
-fn check_scenarios(init: &std::path::Path, wanted: &str) -> Result<()> {
+/// `init` itself knows its scenarios; it runs on the host as well as in the guest. Returns the names of all.
+fn check_scenarios(init: &std::path::Path, wanted: &str) -> Result<Vec<String>> {
     let output = std::process::Command::new(init)
         .arg("list")
         .stdin(std::process::Stdio::null())
@@ -190,6 +204,6 @@ fn check_scenarios(init: &std::path::Path, wanted: &str) -> Result<()> {
             "unknown scenario {name:?}; known: all, none, {}",
             known.join(", ")
         ),
-        _ => Ok(()),
+        _ => Ok(known.into_iter().map(str::to_owned).collect()),
     }
 }

@@ -31,6 +31,7 @@ pub fn live(line: &GuestLine) -> Option<String> {
                 Verdict::Fail => "FAIL",
                 Verdict::Hang => "HANG",
                 Verdict::NotOffered => "n/o",
+                Verdict::KnownDefect => "known",
             };
             let reason = if reason.is_empty() {
                 String::new()
@@ -76,6 +77,19 @@ pub fn closing(lane: &Lane, report: &Report) -> String {
             format_args!("ignored   known harmless warning: {known}"),
         );
     }
+    for known in report
+        .scenarios
+        .iter()
+        .filter(|s| s.verdict == Verdict::KnownDefect)
+    {
+        line(
+            &mut out,
+            format_args!(
+                "known     {} ends by a known defect of the driver: {}",
+                known.name, known.reason
+            ),
+        );
+    }
     for suspicion in &report.suspicions {
         line(&mut out, format_args!("suspicion {suspicion}"));
     }
@@ -114,7 +128,7 @@ pub fn closing(lane: &Lane, report: &Report) -> String {
     line(
         &mut out,
         format_args!(
-            "{end}: {} {} kernel {} driver {}{}: {} passed, {} failed, {} not offered, {:.1} s",
+            "{end}: {} {} kernel {} driver {}{}: {} passed, {} failed, {} not offered, {} by known defects, {:.1} s",
             lane.product,
             lane.platform,
             lane.kernel.release.as_deref().unwrap_or("?"),
@@ -127,6 +141,7 @@ pub fn closing(lane: &Lane, report: &Report) -> String {
             report.count(Verdict::Pass),
             report.count(Verdict::Fail) + report.count(Verdict::Hang),
             report.count(Verdict::NotOffered),
+            report.count(Verdict::KnownDefect),
             report.elapsed.as_secs_f64()
         ),
     );

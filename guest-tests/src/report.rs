@@ -89,7 +89,7 @@ impl Report {
                 millis,
             } => {
                 match verdict {
-                    Verdict::Pass | Verdict::NotOffered => {}
+                    Verdict::Pass | Verdict::NotOffered | Verdict::KnownDefect => {}
                     Verdict::Fail => {
                         scenario(format!("scenario {name} on device {device}: {reason}"));
                     }

@@ -133,6 +133,21 @@ const CASES: &[Case] = &[
         options: "--product trn2 --scenario self_hang --append neuron.timeout=3",
         expected: Expected::Fails(Failure::Hang),
     },
+    // A known defect is an excuse only while the kernel's log has its very line.
+    pass(
+        "known/seen",
+        "--product trn2 --scenario info,self_bug --known guest-tests/tests/known.toml",
+    ),
+    Case {
+        name: "known/another-fault",
+        options: "--product trn2 --scenario info,self_bug --known guest-tests/tests/known-other.toml",
+        expected: Expected::Fails(Failure::Oops),
+    },
+    Case {
+        name: "known/gone",
+        options: "--product trn2 --scenario info --known guest-tests/tests/known-gone.toml",
+        expected: Expected::FailsSaying("not seen any more"),
+    },
     Case {
         name: "judge/no-module-parameter",
         options: "--product trn2 --scenario info --append neuron.module=/missing.ko",
@@ -164,6 +179,11 @@ struct Options {
 
 fn main() {
     let mut arguments = Arguments::from_args();
+    // Files in options are named as for scripts/guest.
+    if let Err(error) = std::env::set_current_dir(artifacts::root()) {
+        eprintln!("{}: {error}", artifacts::root().display());
+        std::process::exit(i32::from(Failure::Setup.code()));
+    }
     arguments.test_threads = Some(1);
     let trials = CASES
         .iter()

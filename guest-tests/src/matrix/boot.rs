@@ -33,6 +33,8 @@ pub struct BootOptions {
     pub virtual_time: bool,
     /// Limit of one boot, seconds.
     pub timeout: Option<u64>,
+    /// Defects that drivers are known to have.
+    pub known: Option<PathBuf>,
     /// Further options of the server.
     pub server_args: Vec<OsString>,
     /// Where logs of failed cells go.
@@ -143,6 +145,7 @@ impl Booter {
                 .or_else(|| self.own.get(&cell.kernel.name).cloned()),
             driver_args: String::new(),
             scenario: cell.asked(),
+            known: self.options.known.clone(),
             devices: cell.devices,
             accel: self.options.accel,
             virtual_time: self.options.virtual_time,

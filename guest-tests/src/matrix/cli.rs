@@ -11,7 +11,9 @@ use neuron_protocol::generation::{Platform, Product};
 use super::cell::{ALL_SCENARIOS, Cell};
 use super::drivers::{self, Folder};
 use super::plan::{self, Dimensions, Shard};
-use super::record::{Attempt, CellRecord, NOT_OFFERED, PASS, RESULTS, Results, Status};
+use super::record::{
+    Attempt, CellRecord, KNOWN_DEFECT, NOT_OFFERED, PASS, RESULTS, Results, Status,
+};
 use super::run::{self, Event, How};
 use super::{boot, junit, merge, table};
 use crate::accel::Choice;
@@ -59,6 +61,9 @@ pub struct MatrixOptions {
     /// Start nothing new after a cell has failed
     #[arg(long)]
     fail_fast: bool,
+    /// Defects that drivers are known to have (docs/testing.md), as for `run`
+    #[arg(long, value_name = "FILE.toml")]
+    known: Option<PathBuf>,
     /// Guests at a time. Drivers' budgets are real time: with more guests than half the CPUs expect timeouts
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
@@ -195,6 +200,7 @@ impl MatrixOptions {
                 accel: self.accel,
                 virtual_time: self.virtual_time,
                 timeout: self.timeout,
+                known: self.known.clone(),
                 server_args: self.server_args.clone(),
                 out: out.clone(),
             },
@@ -288,6 +294,9 @@ impl MatrixOptions {
         let mut words = vec!["scripts/matrix".to_owned()];
         if let Some(dir) = &self.driver_dir {
             words.extend(["--driver-dir".to_owned(), quote(&dir.to_string_lossy())]);
+        }
+        if let Some(file) = &self.known {
+            words.extend(["--known".to_owned(), quote(&file.to_string_lossy())]);
         }
         if cell.devices != 1 {
             words.extend(["--devices".to_owned(), cell.devices.to_string()]);
@@ -397,6 +406,10 @@ fn cell_line(cell: &CellRecord) -> String {
                 0 => String::new(),
                 n => format!(", {n} not offered by the driver"),
             };
+            let known = match last.count(KNOWN_DEFECT) {
+                0 => String::new(),
+                n => format!(", {n} by a known defect of the driver"),
+            };
             let tries = match cell.attempts.len() {
                 1 => String::new(),
                 n => format!(
@@ -405,7 +418,7 @@ fn cell_line(cell: &CellRecord) -> String {
                 ),
             };
             format!(
-                "{:6.1} s  {} passed{absent}{tries}",
+                "{:6.1} s  {} passed{known}{absent}{tries}",
                 seconds(cell),
                 last.count(PASS)
             )
@@ -425,8 +438,9 @@ fn closing(results: &Results, out: &Path) {
         out.display()
     );
     println!(
-        "matrix result: {} passed; {} failed; {} flaky; {} not supported; {} not run",
+        "matrix result: {} passed; {} with a known defect; {} failed; {} flaky; {} not supported; {} not run",
         results.count(Status::Passed),
+        results.count(Status::KnownDefect),
         results.count(Status::Failed),
         results.count(Status::Flaky),
         results.count(Status::NotSupported),

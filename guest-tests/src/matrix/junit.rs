@@ -6,7 +6,9 @@ use quick_junit::{
     NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestRerun, TestSuite,
 };
 
-use super::record::{Attempt, CellRecord, NOT_OFFERED, PASS, Results, ScenarioRecord, Status};
+use super::record::{
+    Attempt, CellRecord, KNOWN_DEFECT, NOT_OFFERED, PASS, Results, ScenarioRecord, Status,
+};
 use crate::outcome::Failure;
 
 /// Case of what belongs to no scenario: oopses, the device's complaints, setup errors.
@@ -127,9 +129,13 @@ fn case(cell: &CellRecord, scenario: &ScenarioRecord) -> TestCase {
     let reason = clean(&scenario.reason);
     let status = match scenario.result.as_str() {
         PASS => TestCaseStatus::success(),
-        NOT_OFFERED => {
+        NOT_OFFERED | KNOWN_DEFECT => {
             let mut status = TestCaseStatus::skipped();
-            status.set_message(format!("not offered by the driver: {reason}"));
+            let why = match scenario.result.as_str() {
+                NOT_OFFERED => "not offered by the driver",
+                _ => "known defect of the driver",
+            };
+            status.set_message(format!("{why}: {reason}"));
             status
         }
         other => {
@@ -192,7 +198,7 @@ mod tests {
         for (tag, least) in [
             ("failure", 2),
             ("flakyFailure", 1),
-            ("skipped", 2),
+            ("skipped", 3),
             ("error", 1),
         ] {
             assert!(count(tag) >= least, "{tag}:\n{text}");

@@ -23,7 +23,7 @@ pub const EXIT_CODES: &str = "\
 A cell is one boot; its name is PRODUCT/PLATFORM/KERNEL/DRIVER, such as trn1/silicon/6.1/2.24.7.0.
 
 Exit codes:
-    0  every cell passed, or is not supported by the driver itself
+    0  every cell passed, is not supported by the driver itself, or failed by known defects alone (--known)
     1  a cell failed
     2  setup error: bad option, missing file, or cells that could not be run or are missing from merged results
     7  flaky: no cell failed for good, but some passed only when repeated

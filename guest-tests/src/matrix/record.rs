@@ -21,6 +21,8 @@ const MAX_FILE: u64 = 256 << 20;
 pub enum Status {
     /// Every attempt passed.
     Passed,
+    /// Every attempt passed, but for scenarios that ended by a known defect of the driver, which was seen.
+    KnownDefect,
     /// Every attempt failed.
     Failed,
     /// Some attempts passed and some failed: not a pass.
@@ -36,6 +38,7 @@ impl Status {
     pub fn word(self) -> &'static str {
         match self {
             Self::Passed => "ok",
+            Self::KnownDefect => "known defect",
             Self::Failed => "FAIL",
             Self::Flaky => "FLAKY",
             Self::NotSupported => "not supported",
@@ -51,7 +54,7 @@ pub struct ScenarioRecord {
     pub name: String,
     /// Device number or `all`.
     pub device: String,
-    /// `pass`, `fail`, `hang` or `not-offered`.
+    /// `pass`, `fail`, `hang`, `not-offered` or `known-defect`.
     pub result: String,
     /// Why, if not passed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -64,6 +67,8 @@ pub struct ScenarioRecord {
 pub const PASS: &str = "pass";
 /// The result of a scenario for which the driver has no ioctl.
 pub const NOT_OFFERED: &str = "not-offered";
+/// The result of a scenario that ended by a known defect of the driver.
+pub const KNOWN_DEFECT: &str = "known-defect";
 
 /// Something that went wrong.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
@@ -124,6 +129,7 @@ impl Attempt {
                 Verdict::Fail => "fail",
                 Verdict::Hang => "hang",
                 Verdict::NotOffered => NOT_OFFERED,
+                Verdict::KnownDefect => KNOWN_DEFECT,
             }
             .to_owned(),
             reason: s.reason.clone(),
@@ -169,11 +175,11 @@ impl Attempt {
         self.scenarios.iter().filter(|s| s.result == result).count()
     }
 
-    /// Scenarios that the driver does not offer, with its reason, each once.
-    pub fn not_offered(&self) -> BTreeMap<&str, &str> {
+    /// Scenarios with this result and the reason, each once.
+    pub fn with_result(&self, result: &str) -> BTreeMap<&str, &str> {
         self.scenarios
             .iter()
-            .filter(|s| s.result == NOT_OFFERED)
+            .filter(|s| s.result == result)
             .map(|s| (s.name.as_str(), s.reason.as_str()))
             .collect()
     }
@@ -234,7 +240,13 @@ impl CellRecord {
         self.status = match (passed, self.attempts.len()) {
             (_, 0) => return,
             (0, _) => Status::Failed,
-            (passed, all) if passed == all => Status::Passed,
+            (passed, all) if passed == all => {
+                if self.attempts.iter().any(|a| a.count(KNOWN_DEFECT) > 0) {
+                    Status::KnownDefect
+                } else {
+                    Status::Passed
+                }
+            }
             _ => Status::Flaky,
         };
         self.cause = None;

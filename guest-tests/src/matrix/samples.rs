@@ -1,6 +1,7 @@
 //! Results for tests: every status once.
 use super::record::{
-    Attempt, CellRecord, FindingRecord, Made, NOT_OFFERED, PASS, Results, ScenarioRecord, Status,
+    Attempt, CellRecord, FindingRecord, KNOWN_DEFECT, Made, NOT_OFFERED, PASS, Results,
+    ScenarioRecord, Status,
 };
 
 fn scenario(name: &str, result: &str, reason: &str) -> ScenarioRecord {
@@ -41,6 +42,17 @@ pub fn failed() -> Attempt {
     }
 }
 
+/// An attempt that passed but for a known defect.
+pub fn known() -> Attempt {
+    Attempt {
+        scenarios: vec![
+            scenario("info", PASS, ""),
+            scenario("past", KNOWN_DEFECT, "it frees what it never had"),
+        ],
+        ..passed()
+    }
+}
+
 /// A cell.
 pub fn cell(product: &str, driver: &str, attempts: Vec<Attempt>) -> CellRecord {
     let mut cell = CellRecord {
@@ -70,6 +82,7 @@ pub fn every_status() -> Results {
         cell("trn2", "2.24.7.0", vec![failed(), passed()]),
         unsupported,
         cell("trn1", "2.25.4.0", vec![]),
+        cell("trn1", "2.19.64.0", vec![known()]),
     ];
     Results {
         format: 1,

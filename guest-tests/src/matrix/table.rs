@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::cell::{ALL_SCENARIOS, OWN};
-use super::record::{Attempt, CellRecord, PASS, Results, Status};
+use super::record::{Attempt, CellRecord, KNOWN_DEFECT, NOT_OFFERED, PASS, Results, Status};
 
 /// Longest text of a note; the results file has all of it.
 const MAX_NOTE: usize = 300;
@@ -108,7 +108,7 @@ fn field(cell: &CellRecord, notes: &mut Notes) -> String {
                 notes.mark(format!("not run: {}", cause()))
             )
         }
-        (Status::Passed, Some(last)) => counts(last, notes),
+        (Status::Passed | Status::KnownDefect, Some(last)) => counts(last, notes),
         (Status::Failed, Some(last)) => {
             format!(
                 "**FAIL** {}",
@@ -133,14 +133,20 @@ fn field(cell: &CellRecord, notes: &mut Notes) -> String {
 fn counts(attempt: &Attempt, notes: &mut Notes) -> String {
     let passed = attempt.count(PASS);
     let mut text = passed.to_string();
-    let absent = attempt.not_offered();
-    if !absent.is_empty() {
+    for (result, short, long) in [
+        (KNOWN_DEFECT, "known defect", "known defect of the driver"),
+        (NOT_OFFERED, "n/o", "not offered by the driver"),
+    ] {
+        let absent = attempt.with_result(result);
+        if absent.is_empty() {
+            continue;
+        }
         let names: Vec<String> = absent
             .iter()
             .map(|(name, reason)| format!("`{}` ({})", plain(name), plain(reason)))
             .collect();
-        let note = notes.mark(format!("not offered by the driver: {}", names.join(", ")));
-        let _ = write!(text, ", {} n/o {note}", absent.len());
+        let note = notes.mark(format!("{long}: {}", names.join(", ")));
+        let _ = write!(text, ", {} {short} {note}", absent.len());
     }
     if !attempt.ignored.is_empty() {
         let known: BTreeSet<String> = attempt.ignored.iter().map(|w| cause_of(w)).collect();
@@ -211,9 +217,10 @@ fn provenance(results: &Results) -> String {
     let total = |status| results.count(status);
     let _ = writeln!(
         out,
-        "\n{} cells: {} passed, {} failed, {} flaky, {} not supported, {} not run.",
+        "\n{} cells: {} passed, {} with a known defect, {} failed, {} flaky, {} not supported, {} not run.",
         results.cells.len(),
         total(Status::Passed),
+        total(Status::KnownDefect),
         total(Status::Failed),
         total(Status::Flaky),
         total(Status::NotSupported),
@@ -242,10 +249,12 @@ mod tests {
         assert!(row("| 2.24.7.0 | trn2").contains("**flaky** [3]"));
         assert!(row("| 2.24.7.0 | trn3").contains("not supported [4]"));
         assert!(row("| 2.25.4.0 | trn1").contains("**not run** [5]"));
+        assert!(row("| 2.19.64.0 | trn1").contains("1, 1 known defect [6]"));
+        assert!(row("[6]").contains("`past` (it frees what it never had)"));
         assert!(row("[1]").contains("`zero_copy` (ioctl 124: ENOTTY)"));
         assert!(row("[3]").contains("1 of 2 attempts failed"));
         assert!(row("[4]").contains("1d0f:7564"));
-        assert!(text.contains("5 cells: 1 passed, 1 failed, 1 flaky, 1 not supported, 1 not run."));
+        assert!(text.contains("6 cells: 1 passed, 1 with a known defect, 1 failed, 1 flaky, 1 not supported, 1 not run."));
         assert!(text.contains("revision abc1234, QEMU 10.1.0 (tcg)"));
         assert!(text.contains("Kernels: 6.1 is 6.1.0-test."));
     }

@@ -189,6 +189,11 @@ pub const ALL: &[Scenario] = &[
         user_ring::run_odd,
     ),
     each(
+        "ring_past_chunk",
+        "descriptors for a place behind a ring's memory are refused",
+        user_ring::run_past_chunk,
+    ),
+    each(
         "queues",
         "every queue of an engine, and engines of every core",
         queues::run,
@@ -333,6 +338,11 @@ pub const SELF_TESTS: &[Scenario] = &[
     on_purpose("self_panic", "panics on purpose", self_test::panic),
     on_purpose("self_crash", "dies on purpose", self_test::crash),
     on_purpose("self_hang", "hangs on purpose", self_test::hang),
+    on_purpose(
+        "self_bug",
+        "puts the line of a kernel BUG into the kernel's log on purpose, and fails",
+        self_test::bug,
+    ),
     on_purpose(
         "self_abort",
         "aborts an engine of the last device on purpose, while the others copy",

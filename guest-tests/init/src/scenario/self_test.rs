@@ -30,6 +30,12 @@ pub fn crash(_: Setup) -> Result<Outcome> {
     std::process::abort()
 }
 
+/// Fails as a scenario does whose process the driver killed: the kernel's log has the reason.
+pub fn bug(_: Setup) -> Result<Outcome> {
+    std::fs::write("/dev/kmsg", "kernel BUG at planted.c:1!\n")?;
+    bail!("as if the driver had killed this process")
+}
+
 /// Never ends.
 pub fn hang(_: Setup) -> Result<Outcome> {
     stage("hanging on purpose");

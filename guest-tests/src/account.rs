@@ -92,6 +92,29 @@ fn parse(text: &str) -> Result<Vec<Account>> {
     )
 }
 
+/// Makes a device post a notification. `words` are those of `ctl notify`; `device` is its routing id, needed if there are
+/// several.
+///
+/// # Errors
+/// As [`status`], and what the server refuses.
+pub fn notify(
+    server: &Path,
+    dir: &Path,
+    control: &str,
+    device: Option<u8>,
+    words: &[String],
+) -> Result<()> {
+    let device = device.map(|id| id.to_string());
+    let mut what = vec!["notify"];
+    if let Some(id) = &device {
+        what.extend(["--device", id]);
+    }
+    // A word of the guest's is never taken for an option.
+    what.push("--");
+    what.extend(words.iter().map(String::as_str));
+    ctl(server, dir, control, &what).map(drop)
+}
+
 /// Everything the server knows, as text for people.
 ///
 /// # Errors

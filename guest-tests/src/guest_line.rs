@@ -67,6 +67,13 @@ pub enum GuestLine {
     },
     /// For people.
     Note(String),
+    /// A scenario wants the device to post a notification.
+    Notify {
+        /// N of `/dev/neuronN`.
+        node: u8,
+        /// The words that `ctl notify` takes.
+        words: Vec<String>,
+    },
     /// A device that came up.
     Device(String),
     /// The end of the scenarios.
@@ -126,6 +133,13 @@ fn known(text: &str) -> Option<GuestLine> {
             }
         }
         "note" => GuestLine::Note(rest.to_owned()),
+        "ask" => {
+            let mut words = rest.strip_prefix("notify ")?.split(' ');
+            GuestLine::Notify {
+                node: words.next()?.parse().ok()?,
+                words: words.map(str::to_owned).collect(),
+            }
+        }
         "device" => GuestLine::Device(rest.to_owned()),
         "summary" => {
             let pass = match rest.split(' ').next()? {
@@ -261,8 +275,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_scenario_asks_for() {
+        assert_eq!(
+            parse("[ 9.1] @neuron ask notify 1 core 0 2 00ff"),
+            Some(GuestLine::Notify {
+                node: 1,
+                words: ["core", "0", "2", "00ff"].map(str::to_owned).into()
+            })
+        );
+    }
+
+    #[test]
     fn damaged_lines_are_not_mistaken() {
         for bad in [
+            "ask reset 0",
+            "ask notify x core 0 0 ff",
             "summary MAYBE",
             "scenario x",
             "scenario x device 0: GOOD in 1 ms",

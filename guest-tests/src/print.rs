@@ -48,7 +48,7 @@ pub fn live(line: &GuestLine) -> Option<String> {
         } => format!("metric    {name:<26} nd{device:<3} {value:>9.2} {unit}"),
         GuestLine::Note(text) => format!("note      {text}"),
         GuestLine::Unknown(text) => format!("???       {text}"),
-        GuestLine::Summary { .. } | GuestLine::Poweroff => return None,
+        GuestLine::Notify { .. } | GuestLine::Summary { .. } | GuestLine::Poweroff => return None,
     })
 }
 

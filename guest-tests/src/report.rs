@@ -127,6 +127,7 @@ impl Report {
             )),
             GuestLine::Boot(_)
             | GuestLine::Note(_)
+            | GuestLine::Notify { .. }
             | GuestLine::Device(_)
             | GuestLine::Summary { .. }
             | GuestLine::Poweroff => {}

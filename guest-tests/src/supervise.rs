@@ -74,6 +74,9 @@ fn append(lane: &Lane) -> String {
     }
     if lane.shell {
         add("neuron.shell=1");
+    } else {
+        // With a shell nobody reads the console meanwhile.
+        add("neuron.ask=1");
     }
     if lane.gdb.is_some() {
         add("nokaslr");
@@ -460,8 +463,25 @@ impl<'a> Run<'a> {
         true
     }
 
+    /// What a scenario cannot do from inside.
+    fn notify(&mut self, node: u8, words: &[String]) {
+        let lane = self.lane;
+        let device = (lane.devices > 1).then(|| lane.product.routing_id(node));
+        let done = match device {
+            Some(None) => Err(anyhow::anyhow!("no device is /dev/neuron{node}")),
+            known => account::notify(&lane.server, &self.dir, CONTROL, known.flatten(), words),
+        };
+        if let Err(error) = done {
+            self.report.findings.push(Finding::new(
+                Failure::Device,
+                format!("the device does not post what a scenario asked for: {error:#}"),
+            ));
+        }
+    }
+
     fn said(&mut self, line: GuestLine) -> bool {
-        match line {
+        match &line {
+            GuestLine::Notify { node, words } => self.notify(*node, words),
             GuestLine::Poweroff => return self.unexpected_end("poweroff"),
             GuestLine::Summary { .. } => self.stage = Stage::Summary,
             _ => self.stage = self.stage.max(Stage::Init),

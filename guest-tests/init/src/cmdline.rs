@@ -9,6 +9,7 @@
 //! | `neuron.timeout=S` | limit of one scenario in seconds, for scenarios that do not ask for more | 60 |
 //! | `neuron.ready_timeout=S` | limit of load, probe and reset until READY | 150 |
 //! | `neuron.seed=N` | seed of every data pattern | 1 |
+//! | `neuron.ask=1` | whoever reads the console does what `@neuron ask` lines ask for | 0 |
 //! | `neuron.shell=1` | a shell on the console after the scenarios, before power-off | 0 |
 //! | `neuron.poweroff=0` | stay up at the end (for a debugger) | 1 |
 //!
@@ -47,6 +48,8 @@ pub struct Options {
     pub ready_timeout: Duration,
     /// `neuron.seed`.
     pub seed: u64,
+    /// `neuron.ask`.
+    pub ask: bool,
     /// `neuron.shell`.
     pub shell: bool,
     /// `neuron.poweroff`.
@@ -63,6 +66,7 @@ impl Default for Options {
             timeout: Duration::from_secs(60),
             ready_timeout: Duration::from_secs(150),
             seed: 1,
+            ask: false,
             shell: false,
             poweroff: true,
         }
@@ -88,6 +92,12 @@ impl Options {
         Ok(options)
     }
 
+    /// Whether somebody answers `@neuron ask` lines.
+    pub fn answered() -> bool {
+        let line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+        Self::parse(&line).is_ok_and(|options| options.ask)
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "module" => self.module = (!value.is_empty()).then(|| value.to_owned()),
@@ -102,11 +112,12 @@ impl Options {
             "timeout" => self.timeout = seconds(value)?,
             "ready_timeout" => self.ready_timeout = seconds(value)?,
             "seed" => self.seed = value.parse().context("not a number")?,
+            "ask" => self.ask = flag(value)?,
             "shell" => self.shell = flag(value)?,
             "poweroff" => self.poweroff = flag(value)?,
             _ => bail!(
                 "unknown parameter; known: module, module_args, devices, scenario, timeout, ready_timeout, \
-                 seed, shell, poweroff"
+                 seed, ask, shell, poweroff"
             ),
         }
         Ok(())
@@ -204,6 +215,7 @@ mod tests {
                 timeout: Duration::from_secs(5),
                 ready_timeout: Duration::from_secs(300),
                 seed: 77,
+                ask: false,
                 shell: true,
                 poweroff: false,
             }

@@ -16,6 +16,7 @@
 //! @neuron scenario NAME device N: NOT OFFERED (reason) in X ms
 //! @neuron metric device N NAME VALUE UNIT                  NAME without spaces, VALUE a decimal number
 //! @neuron note device N TEXT                               for people
+//! @neuron ask notify N BLOCK INDEX QUEUE HEX               for the launcher: `ctl notify` on device N
 //! @neuron summary PASS pass N fail N hang N not-offered N uptime S s     | @neuron summary FAIL ...
 //! @neuron poweroff
 //! ```

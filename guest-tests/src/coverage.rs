@@ -65,6 +65,8 @@ pub fn shortfalls(asked: &[String], devices: u8, report: &Report) -> Vec<String>
 pub fn lacking(devices: u8, server_args: &[OsString], report: &Report) -> Vec<String> {
     let may_lack = |name: &str| match name {
         "all_devices" => devices == 1,
+        // Firmware words by sysfs are the real driver's.
+        "sysfs" => true,
         "interrupts" => !server_args.iter().any(|arg| arg == "--msix"),
         _ => false,
     };

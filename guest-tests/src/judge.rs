@@ -95,11 +95,16 @@ impl Judge {
         }
     }
 
-    /// Looks at one line. Returns what it newly means, if it means trouble.
-    pub fn line(&mut self, line: &str) -> Option<Failure> {
+    /// Looks for the required patterns alone: in lines of `init`, of which the kernel says nothing.
+    pub fn look(&mut self, line: &str) {
         for (pattern, seen) in &mut self.required {
             *seen |= line.contains(pattern.as_str());
         }
+    }
+
+    /// Looks at one line. Returns what it newly means, if it means trouble.
+    pub fn line(&mut self, line: &str) -> Option<Failure> {
+        self.look(line);
         if let Some(pattern) = self.rejected.iter().find(|r| line.contains(r.as_str())) {
             let text = format!("rejected pattern {pattern:?}: {line}");
             return Some(self.found(Failure::Scenario, text));

@@ -439,6 +439,7 @@ impl<'a> Run<'a> {
                 self.stage = self.stage.max(Stage::Kernel);
                 self.guest_tail.push(&line);
                 if let Some(said) = guest_line::parse(&line) {
+                    self.judge.look(&line);
                     on_line(&said);
                     return (None, self.said(said));
                 }

@@ -26,6 +26,7 @@ mod semaphore;
 mod semaphore_dma;
 mod soft_poll;
 mod state_buffer;
+mod sysfs;
 mod user_ring;
 mod zero_copy;
 mod zero_copy_batch;
@@ -265,6 +266,14 @@ pub const ALL: &[Scenario] = &[
         "mailbox",
         "requests through the firmware mailbox",
         mailbox::run,
+    ),
+    slow(
+        180,
+        each(
+            "sysfs",
+            "what the driver tells of the card: serial, ECC counts, power that moves",
+            sysfs::run,
+        ),
     ),
     Scenario {
         name: "reopen",

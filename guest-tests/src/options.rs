@@ -156,7 +156,7 @@ impl GuestOptions {
             scenarios: self.scenario.clone(),
             known,
             devices: self.devices,
-            server_args: self.server_args.clone(),
+            server_args: from_here(&self.server_args)?,
             sanitize: !self.no_sanitize,
             report,
             qemu_args: self.qemu_arg.clone(),
@@ -177,6 +177,50 @@ impl GuestOptions {
             gdb: None,
         })
     }
+}
+
+/// Options of the server that name a file: it runs in the directory of the run's logs, and people name files from where they are.
+const FILE_OPTIONS: &[&str] = &[
+    "--faults",
+    "--budget",
+    "--coverage",
+    "--record",
+    "--timeline",
+    "--report",
+    "--adversary",
+];
+
+/// The server's options with absolute paths.
+fn from_here(args: &[OsString]) -> Result<Vec<OsString>> {
+    let mut follows = false;
+    let absolute = |option: &str, value: &str| -> Result<String> {
+        // The adversary takes a file only behind an @.
+        let (mark, path) = match (option, value.strip_prefix('@')) {
+            ("--adversary", None) => return Ok(value.to_owned()),
+            ("--adversary", Some(path)) => ("@", path),
+            _ => ("", value),
+        };
+        let path = std::path::absolute(path).with_context(|| format!("{option} {value}"))?;
+        Ok(format!("{mark}{}", path.display()))
+    };
+    let mut option = String::new();
+    let mut all = Vec::new();
+    for word in args {
+        let text = word.to_string_lossy();
+        let given = text
+            .split_once('=')
+            .filter(|(name, _)| FILE_OPTIONS.contains(name));
+        all.push(if follows {
+            OsString::from(absolute(&option, &text)?)
+        } else if let Some((name, value)) = given {
+            OsString::from(format!("{name}={}", absolute(name, value)?))
+        } else {
+            word.clone()
+        });
+        follows = !follows && FILE_OPTIONS.contains(&text.as_ref());
+        option = text.into_owned();
+    }
+    Ok(all)
 }
 
 /// `init` itself knows its scenarios; it runs on the host as well as in the guest. Returns the names of all.
@@ -205,5 +249,29 @@ fn check_scenarios(init: &std::path::Path, wanted: &str) -> Result<Vec<String>> 
             known.join(", ")
         ),
         _ => Ok(known.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_from_where_people_are() {
+        let of = |words: &str| {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            let all = from_here(&words).unwrap();
+            let all: Vec<_> = all.iter().map(|word| word.to_string_lossy()).collect();
+            all.join(" ")
+        };
+        let here = std::env::current_dir().unwrap();
+        let here = here.display();
+        assert_eq!(
+            of("--faults f.toml --fault f.toml --budget=b --adversary 7 --adversary @s --mmap-hbm"),
+            format!(
+                "--faults {here}/f.toml --fault f.toml --budget={here}/b --adversary 7 --adversary @{here}/s --mmap-hbm"
+            )
+        );
+        assert_eq!(of("--faults /f --sanitize"), "--faults /f --sanitize");
     }
 }

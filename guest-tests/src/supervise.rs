@@ -1,6 +1,6 @@
 //! Watches the processes of a run: starts them, reads what they say, decides when it is over, and takes them down.
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
@@ -85,6 +85,16 @@ fn append(lane: &Lane) -> String {
         add(&lane.append);
     }
     text
+}
+
+/// What the server says by its exit status (docs/testing.md).
+fn meaning(status: ExitStatus) -> &'static str {
+    match status.code() {
+        Some(3) => "a device died; its last state is in server.log",
+        Some(5) => "the driver broke a rule (--sanitize=fatal); server.log names it",
+        Some(6) => "a batch was slower than --budget-limit allows; server.log has the worst",
+        _ => "see server.log",
+    }
 }
 
 /// How far the guest has come.
@@ -371,7 +381,10 @@ impl<'a> Run<'a> {
         let finding = match (server, qemu) {
             (Some(status), _) => Finding::new(
                 Failure::Device,
-                format!("the device server ended during the run ({status})"),
+                format!(
+                    "the device server ended during the run with {status}: {}",
+                    meaning(status)
+                ),
             ),
             (None, Some(status)) => {
                 self.drain(Duration::from_millis(300));
@@ -557,7 +570,8 @@ impl<'a> Run<'a> {
                 None => match server.stop(GRACE) {
                     Some(status) if status.success() => None,
                     Some(status) => Some(format!(
-                        "the device server ended badly after SIGTERM ({status})"
+                        "the device server ended with {status}: {}",
+                        meaning(status)
                     )),
                     None => Some(format!(
                         "the device server ignored SIGTERM for {} s",

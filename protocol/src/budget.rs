@@ -52,8 +52,9 @@ pub const D2D_FIRST_WAIT: u64 = 10;
 
 /// Divisor of the budget of a synchronous device-to-device copy (seed §4).
 ///
-/// The drivers read so far have it in their wait but pass "not device to device" from the classic
-/// copy, so that no ioctl reaches it (2.24.7.0 and 2.25.4.0 `neuron_dma.c`; facts §4.2).
+/// Of the drivers read (2.19.64.0 to 2.25.4.0) only the wait for a scrub of HBM asks for it (2.25.4.0
+/// `neuron_cdev.c:2704`, `ncdev_hbm_scrub_wait_for_cmpl`), with the number of 64 KiB pieces of a stack for its count; their
+/// classic copies pass "not device to device", inside the device too (facts §4.2).
 pub const D2D_CUT: u64 = 200;
 
 /// Time between two looks of the kernel, in microseconds (seed §4).

@@ -69,6 +69,8 @@ fn a_report_is_there_when_the_client_leaves_and_at_the_end() {
     let junit = std::fs::read_to_string(reports.join("nd0-findings-junit.xml")).unwrap();
     assert!(junit.contains("failures=\"1\""), "{junit}");
     assert!(reports.join("nd0-dump.txt").exists() && reports.join("nd0-budget.json").exists());
+    let coverage = std::fs::read_to_string(reports.join("nd0-coverage.json")).unwrap();
+    assert!(coverage.contains("drtp_inc"), "{coverage}");
     let hidden = std::fs::read_dir(&reports).unwrap();
     let hidden = hidden.filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();

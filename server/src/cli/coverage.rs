@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use tracing::error;
 
 use super::exit::Exit;
+use crate::control::report::Parts;
 use crate::function::{Config, NeuronFunction};
 use crate::observe::coverage::{Coverage, Diff, Report};
 use crate::record::Replay;
@@ -116,6 +117,18 @@ pub fn report(coverage: &Coverage, config: &Config) -> std::io::Result<Report> {
     Ok(coverage.report(config, |offset| spare.has_behaviour(offset)))
 }
 
+/// Has it written into reports.
+pub fn add_to(parts: &mut Parts, coverage: &Coverage, config: Config) {
+    let coverage = coverage.clone();
+    parts.add("coverage.json", move || {
+        // Without memory for a spare device there is nothing to hold it against.
+        let written = report(&coverage, &config).map(|report| json_of(&report));
+        written
+            .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}\n"))
+            .into_bytes()
+    });
+}
+
 /// `--coverage` of `serve`.
 #[derive(Args, Clone, Debug)]
 pub struct LiveCoverageArgs {
@@ -149,10 +162,10 @@ impl LiveCoverageArgs {
 }
 
 impl Coverages {
-    /// The counter of the next device.
-    pub fn start(&mut self, config: &Config) -> Option<Coverage> {
+    /// The counter of the next device, if it has a file or is `wanted` all the same.
+    pub fn start(&mut self, config: &Config, wanted: bool) -> Option<Coverage> {
         if self.files.is_empty() {
-            return None;
+            return wanted.then(Coverage::default);
         }
         let (path, file) = self.files.remove(0);
         let coverage = Coverage::default();

@@ -8,8 +8,8 @@ use crate::control::report::{ReportDir, Reporter};
 /// Where reports go.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// Write reports into this directory, made if it is missing: for each device status, dump and findings, whenever a
-    /// client leaves and at the end (docs/ci.md has the list). Each file is replaced at once, never half written
+    /// Write reports into this directory, made if it is missing: for each device status, dump, budget, register coverage
+    /// and findings, whenever a client leaves and at the end (docs/ci.md has the list). Each file is replaced at once, never half written
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 }

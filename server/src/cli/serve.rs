@@ -8,7 +8,7 @@ use tracing::{debug, error, info, warn};
 
 use super::adversary::AdversaryArgs;
 use super::clock::ClockArgs;
-use super::coverage::{Coverages, LiveCoverageArgs};
+use super::coverage::{self, Coverages, LiveCoverageArgs};
 use super::device::{DeviceArgs, DeviceSpec};
 use super::exit::Exit;
 use super::faults::{FaultArgs, Plans};
@@ -412,12 +412,14 @@ impl ServeArgs {
             around.findings.push(findings.clone());
             findings
         });
+        let reported = around.reporter.is_some();
+        if let Some(coverage) = around.coverages.start(&config, reported) {
+            coverage::add_to(&mut parts, &coverage, config);
+            function.observers_mut().add(Box::new(coverage));
+        }
         if let Some(reporter) = &around.reporter {
             reporter.add(parts, function.report(Detail::Dump));
             function.on_disconnect(Box::new(reporter.left()));
-        }
-        if let Some(coverage) = around.coverages.start(&config) {
-            function.observers_mut().add(Box::new(coverage));
         }
         let policies = function.policies_mut();
         if around.recordings.is_wanted() && !policies.is_empty() {

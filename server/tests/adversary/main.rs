@@ -62,7 +62,12 @@ fn is_needed(scenario: Scenario, missing: Missing, hidden: bool) {
 
 #[test]
 fn a_driver_half_that_lacks_nothing_passes() {
-    for scenario in [Scenario::Classic, Scenario::ZeroCopy, Scenario::Chain] {
+    for scenario in [
+        Scenario::Classic,
+        Scenario::ZeroCopy,
+        Scenario::Chain,
+        Scenario::Overlap,
+    ] {
         for seed in 0..HONEST {
             let outcome = with_adversary(scenario, Missing::Nothing, seed);
             if let Err(wrong) = outcome.result {

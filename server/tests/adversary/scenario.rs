@@ -75,6 +75,7 @@ pub fn run(scenario: Scenario, missing: Missing, seed: u64, script: Option<&Scri
         Scenario::Classic => run.classic(),
         Scenario::ZeroCopy => run.zero_copy(),
         Scenario::Chain => run.chain(),
+        Scenario::Overlap => run.overlap(),
     };
     Outcome {
         result,
@@ -91,6 +92,9 @@ pub enum Scenario {
     ZeroCopy,
     /// As HBM is scrubbed: each copy's source is the one's before it, a DMB on each.
     Chain,
+    /// Copies to device memory over one another without a barrier between them: the later one stays, for the same bytes
+    /// are written in order.
+    Overlap,
 }
 
 impl Run {
@@ -316,6 +320,44 @@ impl Run {
             let mut there = vec![0; data.len()];
             self.device.memory.read(RESULT, &mut there).unwrap();
             Self::same("the end of the chain", &there, &data)?;
+            pair.ack(total).unwrap();
+        }
+        Ok(())
+    }
+
+    /// Unordered copies of which each overlaps some of those before it.
+    fn overlap(&mut self) -> Result<(), Wrong> {
+        const SPACE: usize = 0x2000;
+        let mut pair = self.pair();
+        let mut expected = vec![0; SPACE];
+        for round in 0..ROUNDS {
+            let count = 2 + self.random(5);
+            let marker = self.arm(round);
+            for nth in 0..count {
+                let at = usize::try_from(self.random(3000)).unwrap();
+                let length = 1 + usize::try_from(self.random(4096)).unwrap();
+                let data = pattern(length, (round * 10 + nth + 300) as u32);
+                expected[at..at + length].copy_from_slice(&data);
+                let from = DATA + nth * 0x2000;
+                self.device.memory.write(from, &data).unwrap();
+                let (source, to) = (self.host(from), HBM + at as u64);
+                let barrier = if nth + 1 == count {
+                    Barrier::Write
+                } else {
+                    Barrier::None
+                };
+                let length = u32::try_from(length).unwrap();
+                pair.stage(&mut self.device, source, to, length, barrier)
+                    .unwrap();
+            }
+            let (source, poll) = (self.host(marker), self.host(marker) + 4);
+            pair.stage(&mut self.device, source, poll, 4, Barrier::None)
+                .unwrap();
+            let total = u32::try_from(count).unwrap() + 1;
+            pair.trigger(&mut self.device, total, total).unwrap();
+            self.wait(marker + 4)?;
+            let there = self.cpu.hbm(HBM, SPACE);
+            Self::same("device memory", &there, &expected)?;
             pair.ack(total).unwrap();
         }
         Ok(())

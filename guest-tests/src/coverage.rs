@@ -62,11 +62,17 @@ pub fn shortfalls(asked: &[String], devices: u8, report: &Report) -> Vec<String>
 
 /// Scenarios that our own driver did not offer although its surroundings allow them: only a driver of others may lack
 /// something.
-pub fn lacking(devices: u8, server_args: &[OsString], report: &Report) -> Vec<String> {
+pub fn lacking(
+    devices: u8,
+    hotplug: bool,
+    server_args: &[OsString],
+    report: &Report,
+) -> Vec<String> {
     let may_lack = |name: &str| match name {
         "all_devices" => devices == 1,
         // Firmware words by sysfs are the real driver's.
         "sysfs" => true,
+        "hotplug" | "hotplug_busy" => !hotplug,
         "interrupts" => !server_args.iter().any(|arg| arg == "--msix"),
         _ => false,
     };
@@ -123,7 +129,7 @@ mod tests {
     #[test]
     fn our_own_driver_may_lack_only_what_the_device_was_not_given() {
         let report = Report {
-            scenarios: ["info", "all_devices", "interrupts"]
+            scenarios: ["info", "all_devices", "interrupts", "hotplug"]
                 .map(|name| ScenarioResult {
                     name: name.into(),
                     device: "0".into(),
@@ -134,17 +140,18 @@ mod tests {
                 .into(),
             ..Report::default()
         };
-        let missed = |devices, args: &[OsString]| {
-            let lines = lacking(devices, args, &report);
+        let missed = |devices, hotplug, args: &[OsString]| {
+            let lines = lacking(devices, hotplug, args, &report);
             lines
                 .iter()
                 .map(|line| line.rsplit_once("offer ").unwrap().1.to_owned())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(missed(1, &[]), ["info: no"]);
-        assert_eq!(missed(2, &[]), ["info: no", "all_devices: no"]);
+        assert_eq!(missed(1, false, &[]), ["info: no"]);
+        assert_eq!(missed(2, false, &[]), ["info: no", "all_devices: no"]);
+        assert_eq!(missed(1, true, &[]), ["info: no", "hotplug: no"]);
         assert_eq!(
-            missed(1, &["--msix".into()]),
+            missed(1, false, &["--msix".into()]),
             ["info: no", "interrupts: no"]
         );
     }

@@ -65,6 +65,13 @@ pub enum GuestLine {
         /// Unit.
         unit: String,
     },
+    /// The guest wants a device gone, or back.
+    Slot {
+        /// Back.
+        plug: bool,
+        /// The slot, as the kernel calls it.
+        slot: u32,
+    },
     /// For people.
     Note(String),
     /// A scenario wants the device to post a notification.
@@ -132,6 +139,10 @@ fn known(text: &str) -> Option<GuestLine> {
                 unit: words.next().unwrap_or_default().to_owned(),
             }
         }
+        "plug" | "unplug" => GuestLine::Slot {
+            plug: word == "plug",
+            slot: after(rest, "slot")?,
+        },
         "note" => GuestLine::Note(rest.to_owned()),
         "ask" => {
             let mut words = rest.strip_prefix("notify ")?.split(' ');
@@ -206,6 +217,13 @@ mod tests {
             Some(GuestLine::Ready {
                 devices: 2,
                 uptime: 4.01
+            })
+        );
+        assert_eq!(
+            parse("@neuron unplug slot 2"),
+            Some(GuestLine::Slot {
+                plug: false,
+                slot: 2
             })
         );
         assert_eq!(

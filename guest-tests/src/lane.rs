@@ -20,6 +20,10 @@ use crate::supervise::Run;
 use crate::{initramfs, rundir};
 
 /// Everything that a run needs, checked beforehand.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "options that do not exclude one another"
+)]
 #[derive(Clone, Debug)]
 pub struct Lane {
     /// Device model.
@@ -40,6 +44,8 @@ pub struct Lane {
     pub known: Vec<Known>,
     /// Number of devices.
     pub devices: u8,
+    /// Behind root ports, and pulled out by scenarios that ask for it.
+    pub hotplug: bool,
     /// Further options of the server.
     pub server_args: Vec<OsString>,
     /// Judge the driver by the rules of the ring cycle.

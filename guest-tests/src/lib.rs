@@ -27,6 +27,7 @@ pub mod print;
 pub mod process;
 pub mod progress;
 pub mod qemu;
+mod qmp;
 pub mod report;
 pub mod rundir;
 pub mod sanitizer;

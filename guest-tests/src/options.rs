@@ -42,6 +42,9 @@ pub struct GuestOptions {
     /// Devices in the guest
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub devices: u8,
+    /// Put each device behind a `pcie-root-port`, from which the scenarios `hotplug` and `hotplug_busy` pull it
+    #[arg(long)]
+    pub hotplug: bool,
     /// Virtualisation; auto: KVM if it can really run a guest here
     #[arg(long, value_enum, default_value_t)]
     pub accel: Choice,
@@ -156,6 +159,7 @@ impl GuestOptions {
             scenarios: self.scenario.clone(),
             known,
             devices: self.devices,
+            hotplug: self.hotplug,
             server_args: from_here(&self.server_args)?,
             sanitize: !self.no_sanitize,
             report,

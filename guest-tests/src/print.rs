@@ -46,6 +46,10 @@ pub fn live(line: &GuestLine) -> Option<String> {
             value,
             unit,
         } => format!("metric    {name:<26} nd{device:<3} {value:>9.2} {unit}"),
+        GuestLine::Slot { plug, slot } => {
+            let word = if *plug { "plug" } else { "unplug" };
+            format!("{word:<9} slot {slot}")
+        }
         GuestLine::Note(text) => format!("note      {text}"),
         GuestLine::Unknown(text) => format!("???       {text}"),
         GuestLine::Notify { .. } | GuestLine::Summary { .. } | GuestLine::Poweroff => return None,

@@ -101,6 +101,8 @@ pub struct Machine<'a> {
     pub accel: Accel,
     /// Model and number of the devices.
     pub product: Product,
+    /// Each device behind a root port of its own, and QEMU commanded over this socket.
+    pub hotplug: Option<&'a str>,
     /// Their sockets, relative to QEMU's working directory.
     pub sockets: &'a [String],
     /// The guest's clock counts instructions.
@@ -159,13 +161,30 @@ impl Machine<'_> {
         if self.virtual_time {
             add("-icount", VIRTUAL_TIME);
         }
+        if let Some(path) = self.hotplug {
+            // Otherwise the guest is told of plugging by ACPI and the root ports have no part in it.
+            add(
+                "-global",
+                "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off",
+            );
+            add("-qmp", &format!("unix:{path},server=on,wait=off"));
+        }
         for (index, socket) in self.sockets.iter().enumerate() {
-            let device = serde_json::json!({
-                "driver": "vfio-user-pci",
-                "id": format!("nd{index}"),
-                "socket": { "type": "unix", "path": socket },
-            });
-            add("-device", &device.to_string());
+            if self.hotplug.is_some() {
+                // The guest knows the slot by its number, and the launcher the device.
+                add(
+                    "-device",
+                    &format!(
+                        "pcie-root-port,id={},chassis={slot},slot={slot}",
+                        port(index),
+                        slot = slot(index)
+                    ),
+                );
+            }
+            add(
+                "-device",
+                &device(index, socket, self.hotplug.is_some()).to_string(),
+            );
         }
         add("-kernel", &self.kernel.to_string_lossy());
         add("-initrd", &self.initramfs.to_string_lossy());
@@ -193,6 +212,34 @@ impl Machine<'_> {
         args.extend(self.extra.iter().cloned());
         args
     }
+}
+
+/// What QEMU calls a device.
+pub fn id(index: usize) -> String {
+    format!("nd{index}")
+}
+
+/// The slot of a device, as the guest's kernel calls it.
+pub fn slot(index: usize) -> usize {
+    index + 1
+}
+
+/// What QEMU calls the root port of a device.
+fn port(index: usize) -> String {
+    format!("rp{index}")
+}
+
+/// The properties of a device, for the command line or for `device_add`.
+pub fn device(index: usize, socket: &str, behind_port: bool) -> serde_json::Value {
+    let mut device = serde_json::json!({
+        "driver": "vfio-user-pci",
+        "id": id(index),
+        "socket": { "type": "unix", "path": socket },
+    });
+    if behind_port {
+        device["bus"] = port(index).into();
+    }
+    device
 }
 
 /// A guest with several V3 or V4 devices needs more physical address bits than QEMU's default CPU has, since BAR4 of
@@ -268,6 +315,7 @@ mod tests {
             accel: Accel::Tcg,
             virtual_time: true,
             product: Product::Trn2,
+            hotplug: None,
             sockets: &["d0.sock".into()],
             memory: 64,
             cpus: 1,

@@ -128,6 +128,7 @@ impl Report {
             GuestLine::Boot(_)
             | GuestLine::Note(_)
             | GuestLine::Notify { .. }
+            | GuestLine::Slot { .. }
             | GuestLine::Device(_)
             | GuestLine::Summary { .. }
             | GuestLine::Poweroff => {}

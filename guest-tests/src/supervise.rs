@@ -17,7 +17,8 @@ use crate::lane::{INTERRUPTED, Lane};
 use crate::outcome::{Failure, Finding};
 use crate::process::{Group, Watched};
 use crate::progress::Progress;
-use crate::qemu::Machine;
+use crate::qemu::{self, Machine};
+use crate::qmp::Qmp;
 use crate::report::Report;
 use crate::sanitizer;
 
@@ -35,6 +36,7 @@ const TAIL: usize = 25;
 /// Relative to the run directory, which is everybody's working directory: a socket's path has at most 107 bytes.
 const SOCKET: &str = "neuron.sock";
 const CONTROL: &str = "neuron.ctl";
+const QMP: &str = "qmp.sock";
 
 /// The sockets that `serve --devices` makes.
 fn sockets(devices: u8) -> Vec<String> {
@@ -118,6 +120,7 @@ pub(crate) struct Run<'a> {
     server: Option<Watched>,
     ready: bool,
     qemu: Option<Watched>,
+    qmp: Option<Qmp>,
     guest_tail: Tail,
     qemu_tail: Tail,
     server_tail: Tail,
@@ -135,6 +138,7 @@ impl<'a> Run<'a> {
             server: None,
             ready: false,
             qemu: None,
+            qmp: None,
             guest_tail: Tail::new(TAIL),
             qemu_tail: Tail::new(TAIL),
             server_tail: Tail::new(TAIL),
@@ -251,6 +255,7 @@ impl<'a> Run<'a> {
             accel: lane.accel,
             virtual_time: lane.virtual_time,
             product: lane.product,
+            hotplug: lane.hotplug.then_some(QMP),
             sockets: &sockets,
             memory: lane.memory,
             cpus: lane.cpus,
@@ -467,6 +472,29 @@ impl<'a> Run<'a> {
         (None, false)
     }
 
+    /// Pulls the device of a slot, or plugs it in again, as the guest asked.
+    fn plug(&mut self, plug: bool, slot: u32) -> Result<()> {
+        let sockets = sockets(self.lane.devices);
+        let wanted = usize::try_from(slot)?;
+        let (index, socket) = sockets
+            .iter()
+            .enumerate()
+            .find(|(index, _)| qemu::slot(*index) == wanted)
+            .with_context(|| format!("the guest names slot {slot}, which has no device"))?;
+        if !self.lane.hotplug {
+            bail!("the guest wants to pull a device: give scripts/guest --hotplug");
+        }
+        let qmp = match &mut self.qmp {
+            Some(qmp) => qmp,
+            none => none.insert(Qmp::connect(&self.dir, QMP)?),
+        };
+        if plug {
+            qmp.add(&qemu::id(index), &qemu::device(index, socket, true))
+        } else {
+            qmp.remove(&qemu::id(index))
+        }
+    }
+
     fn unexpected_end(&mut self, line: &str) -> bool {
         if self.stage < Stage::Summary {
             self.report.findings.push(Finding::new(
@@ -496,6 +524,13 @@ impl<'a> Run<'a> {
     fn said(&mut self, line: GuestLine) -> bool {
         match &line {
             GuestLine::Notify { node, words } => self.notify(*node, words),
+            GuestLine::Slot { plug, slot } => {
+                if let Err(error) = self.plug(*plug, *slot) {
+                    self.report
+                        .findings
+                        .push(Finding::new(Failure::Setup, format!("{error:#}")));
+                }
+            }
             GuestLine::Poweroff => return self.unexpected_end("poweroff"),
             GuestLine::Summary { .. } => self.stage = Stage::Summary,
             _ => self.stage = self.stage.max(Stage::Init),

@@ -77,6 +77,11 @@ const CASES: &[Case] = &[
         "inf2/silicon/6.12/msix",
         "--product inf2 --platform silicon --kernel 6.12 --scenario info,buffer_copy,interrupts,reload -- --msix",
     ),
+    // Pulled out of its root port and plugged in again, idle and with copies in flight.
+    pass(
+        "trn2/qemu/6.1/hotplug",
+        "--product trn2 --hotplug --scenario info,buffer_copy,hotplug,hotplug_busy,device_copy",
+    ),
     // Hardware that does what it is free to do: seed 1 likes all of it.
     pass(
         "trn2/silicon/6.1/adversary",
@@ -301,6 +306,7 @@ fn guest_did_all(options: &GuestOptions, report: &Report) -> Vec<String> {
     // A lane that quietly tests less than yesterday is worse than a red one.
     wrong.extend(coverage::lacking(
         options.devices,
+        options.hotplug,
         &options.server_args,
         report,
     ));

@@ -15,6 +15,7 @@
 //! @neuron scenario NAME device N: HANG (reason) in X ms
 //! @neuron scenario NAME device N: NOT OFFERED (reason) in X ms
 //! @neuron metric device N NAME VALUE UNIT                  NAME without spaces, VALUE a decimal number
+//! @neuron unplug slot N                                    | @neuron plug slot N: asks the launcher to do it
 //! @neuron note device N TEXT                               for people
 //! @neuron ask notify N BLOCK INDEX QUEUE HEX               for the launcher: `ctl notify` on device N
 //! @neuron summary PASS pass N fail N hang N not-offered N uptime S s     | @neuron summary FAIL ...

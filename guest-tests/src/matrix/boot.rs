@@ -146,6 +146,7 @@ impl Booter {
             driver_args: String::new(),
             scenario: cell.asked(),
             known: self.options.known.clone(),
+            hotplug: false,
             devices: cell.devices,
             accel: self.options.accel,
             virtual_time: self.options.virtual_time,
@@ -179,6 +180,7 @@ impl Booter {
         if cell.driver.file.is_none() {
             wrong.extend(coverage::lacking(
                 cell.devices,
+                false,
                 &self.options.server_args,
                 report,
             ));

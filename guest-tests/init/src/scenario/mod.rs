@@ -12,6 +12,7 @@ mod device_copy;
 mod engine_state;
 mod gate;
 mod h2t_queues;
+mod hotplug;
 mod info;
 mod interrupts;
 mod latency;
@@ -319,6 +320,18 @@ pub const ALL: &[Scenario] = &[
         about: "every device copying at once",
         limit: Some(Duration::from_secs(180)),
         body: Body::All(all_devices::run),
+    },
+    Scenario {
+        name: "hotplug",
+        about: "each device pulled out of its slot and plugged in again, with nothing open",
+        limit: Some(Duration::from_secs(240)),
+        body: Body::All(hotplug::run_idle),
+    },
+    Scenario {
+        name: "hotplug_busy",
+        about: "the same with copies in flight",
+        limit: Some(Duration::from_secs(240)),
+        body: Body::All(hotplug::run_busy),
     },
     Scenario {
         name: "reload",

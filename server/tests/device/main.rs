@@ -10,6 +10,7 @@
 mod copies;
 mod errors;
 mod faults;
+mod longest;
 mod registers;
 mod resets;
 #[path = "../rig/mod.rs"]

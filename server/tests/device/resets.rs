@@ -36,8 +36,12 @@ fn no_dma_without_bus_master_and_the_work_waits_for_it() {
 
 #[test]
 fn resets_are_acknowledged_on_every_platform_and_drop_pending_work() {
-    for product in Product::ALL {
-        for platform in Platform::ALL {
+    // What asks for the whole device on V3 and V4 of revision 255: 0, and from 2.30 on all ones (contract §7, §12.3).
+    for all in [0, u32::MAX] {
+        for (product, platform) in Product::ALL
+            .into_iter()
+            .flat_map(|p| Platform::ALL.map(|platform| (p, platform)))
+        {
             let (rig, mut device) = Rig::new(product, platform).driver();
             let host = |address| rig.with(|rig| rig.host(address));
             let (engine, number) = device.generation.h2t_queue(0).unwrap();
@@ -50,7 +54,7 @@ fn resets_are_acknowledged_on_every_platform_and_drop_pending_work() {
                 let generation = rig.generation;
                 let flag = &generation.reset_flag;
                 if platform == Platform::Qemu {
-                    rig.write(flag.offset, u32::from(flag.with_firmware));
+                    rig.write(flag.offset, if flag.with_firmware { 1 } else { all });
                 }
                 if platform != Platform::Qemu || flag.with_firmware {
                     let ram = generation.misc_ram;

@@ -93,10 +93,11 @@ fn power(context: &Context, file: &Path) -> Result<()> {
     loop {
         let text = read(file)?;
         let fields: Vec<&str> = text.split(',').collect();
-        let [status, _, least, most, average] = fields[..] else {
+        let [status, time, least, most, average] = fields[..] else {
             bail!("{}: {text:?}", file.display());
         };
-        if status == "POWER_STATUS_VALID" {
+        // Some drivers say so before the first minute has ended.
+        if status == "POWER_STATUS_VALID" && time != "0" {
             let [least, most, average] =
                 [least, most, average].map(|percent| percent.parse::<f64>().unwrap_or(-1.0));
             ensure!(

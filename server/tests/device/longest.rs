@@ -87,7 +87,7 @@ fn the_longest_ring_goes_on_at_its_beginning() {
             rig.write(at, u32::try_from(value).unwrap());
         }
     }
-    let ring = |rig: &mut Rig, count| {
+    let doorbells = |rig: &mut Rig, count| {
         for direction in [Direction::S2m, Direction::M2s] {
             let at = rig.register(ENGINE, QUEUE, direction, queue::DRTP_INC);
             rig.write(at, count);
@@ -95,10 +95,10 @@ fn the_longest_ring_goes_on_at_its_beginning() {
         rig.run();
     };
     // Up to the copies before the end.
-    ring(&mut rig, MAX_SIZE - EDGE);
+    doorbells(&mut rig, MAX_SIZE - EDGE);
     assert_eq!(rig.bytes(RESULT, data.len()), vec![0; data.len()]);
     write(&first, 0, &edge(EDGE), RingId::INITIAL.next());
-    ring(&mut rig, 2 * EDGE);
+    doorbells(&mut rig, 2 * EDGE);
     assert!(
         rig.bytes(RESULT, data.len()) == data,
         "the copies around the end"

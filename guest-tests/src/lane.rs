@@ -1,11 +1,11 @@
 //! One guest run: server up, QEMU up, watch all of them, take the device's account, take everything down.
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use neuron_protocol::generation::{Platform, Product};
 
 use crate::accel::Accel;
@@ -52,6 +52,8 @@ pub struct Lane {
     pub sanitize: bool,
     /// Where the device's reports go; absolute. `None` is the run's directory.
     pub report: Option<PathBuf>,
+    /// Where the guest's ftrace goes; absolute.
+    pub ftrace: Option<PathBuf>,
     /// Further arguments of QEMU.
     pub qemu_args: Vec<OsString>,
     /// Virtualisation.
@@ -80,6 +82,25 @@ pub struct Lane {
     pub shell: bool,
     /// Debugger port.
     pub gdb: Option<u16>,
+}
+
+/// What the guest's second serial port wrote, in the directory of the run.
+pub(crate) const FTRACE: &str = "ftrace.serial";
+
+/// Brings the guest's ftrace to where it was asked for, without what a terminal line adds.
+fn take_ftrace(from: &Path, to: &Path) -> Result<()> {
+    let text =
+        std::fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
+    if text.is_empty() {
+        bail!(
+            "--ftrace: nothing came out of the guest; its notes in guest.log in the run's directory say why"
+        );
+    }
+    std::fs::write(to, text.replace('\r', ""))
+        .with_context(|| format!("--ftrace {}: cannot be written", to.display()))?;
+    // The same once more.
+    let _ = std::fs::remove_file(from);
+    Ok(())
 }
 
 /// Set by a signal handler: every run ends at once and takes its children down.
@@ -150,6 +171,9 @@ pub(crate) fn boot(
     run.report.tails = run.tails();
     run.stop();
     run.take_findings();
+    if let Some(to) = &lane.ftrace {
+        take_ftrace(&run.dir.join(FTRACE), to)?;
+    }
     // Large, and made again in no time.
     let _ = std::fs::remove_file(&initramfs);
     run.report.elapsed = start.elapsed();

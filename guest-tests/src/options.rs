@@ -79,6 +79,10 @@ pub struct GuestOptions {
     /// Where the device's reports go (docs/ci.md) [default: beside the run's logs]
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
+    /// Trace the driver in the guest, by its own events and by probes, and write the text here: for `neuron-vfio-user
+    /// merge`, with `-- --timeline FILE` (docs/timeline.md)
+    #[arg(long, value_name = "FILE")]
+    pub ftrace: Option<PathBuf>,
     /// Options of the device server (see `neuron-vfio-user serve --help`)
     #[arg(last = true, value_name = "SERVER OPTIONS")]
     pub server_args: Vec<OsString>,
@@ -107,6 +111,15 @@ impl GuestOptions {
         if let Some(directory) = &report {
             std::fs::create_dir_all(directory)
                 .with_context(|| format!("--report {}: cannot be made", directory.display()))?;
+        }
+        let ftrace = self
+            .ftrace
+            .as_deref()
+            .map(std::path::absolute)
+            .transpose()?;
+        if let Some(file) = &ftrace {
+            std::fs::write(file, "")
+                .with_context(|| format!("--ftrace {}: cannot be written", file.display()))?;
         }
         let server = artifacts::server()?;
         let init = artifacts::init()?;
@@ -163,6 +176,7 @@ impl GuestOptions {
             server_args: from_here(&self.server_args)?,
             sanitize: !self.no_sanitize,
             report,
+            ftrace,
             qemu_args: self.qemu_arg.clone(),
             accel,
             virtual_time: self.virtual_time,

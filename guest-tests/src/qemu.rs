@@ -121,6 +121,8 @@ pub struct Machine<'a> {
     pub gdb: Option<u16>,
     /// The console is the launcher's terminal, copied to this file.
     pub terminal: Option<&'a Path>,
+    /// Receives what the guest writes to its second serial port.
+    pub second_serial: Option<&'a Path>,
     /// Further arguments, last.
     pub extra: &'a [OsString],
 }
@@ -205,6 +207,9 @@ impl Machine<'_> {
                 add("-serial", "chardev:console");
                 add("-mon", "chardev=console");
             }
+        }
+        if let Some(file) = self.second_serial {
+            add("-serial", &format!("file:{}", file.display()));
         }
         if let Some(port) = self.gdb {
             add("-gdb", &format!("tcp:127.0.0.1:{port}"));
@@ -324,6 +329,7 @@ mod tests {
             append: "",
             gdb: None,
             terminal: None,
+            second_serial: None,
             extra: &[],
         };
         let line = machine

@@ -13,7 +13,7 @@ use crate::capture::{Message, Source, Tail, follow};
 use crate::guest_line::{self, GuestLine};
 use crate::initramfs;
 use crate::judge::Judge;
-use crate::lane::{INTERRUPTED, Lane};
+use crate::lane::{FTRACE, INTERRUPTED, Lane};
 use crate::outcome::{Failure, Finding};
 use crate::process::{Group, Watched};
 use crate::progress::Progress;
@@ -79,6 +79,9 @@ fn append(lane: &Lane) -> String {
     } else {
         // With a shell nobody reads the console meanwhile.
         add("neuron.ask=1");
+    }
+    if lane.ftrace.is_some() {
+        add("neuron.ftrace=1");
     }
     if lane.gdb.is_some() {
         add("nokaslr");
@@ -264,6 +267,7 @@ impl<'a> Run<'a> {
             append: &append,
             gdb: lane.gdb,
             terminal: lane.shell.then_some(Path::new("guest.log")),
+            second_serial: lane.ftrace.as_ref().map(|_| Path::new(FTRACE)),
             extra: &lane.qemu_args,
         };
         let args = machine.args();

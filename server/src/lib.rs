@@ -11,7 +11,7 @@
 //! | [`function`] | the PCI function: configuration space, registers, firmware, resets | udma |
 //! | [`record`] | all that goes into a function and comes out, in a file; and back | function, vfio's trait |
 //! | [`vfio`] | the wire: a vfio-user server for any [`vfio::PciFunction`] | that trait |
-//! | [`control`], [`cli`], [`probe`] | processes, sockets, people | all of it |
+//! | [`control`], [`cli`], [`live`], [`probe`] | processes, sockets, people | all of it |
 //!
 //! The function is a state machine without clock, thread or socket: accesses, maps and replies go in; replies, messages
 //! and events come out. One thread owns one function, so that no lock exists and an unmap cannot race a copy.
@@ -30,6 +30,7 @@ pub mod cli;
 pub mod confine;
 pub mod control;
 pub mod function;
+pub mod live;
 pub mod memory;
 pub mod observe;
 pub mod policy;

@@ -216,6 +216,32 @@ fn ctl_answers_in_text_and_json() {
 }
 
 #[test]
+fn the_live_view_is_one_plain_frame_where_there_is_no_terminal() {
+    let served = Served::start(&["--product", "trn1"]);
+    let socket = served.socket();
+    let (code, _, stderr) = run(&["probe", text(&socket)]);
+    assert_eq!(code, 0, "{stderr}");
+    let (code, stdout, stderr) = run(&["show", "--live", "--socket", text(&socket)]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(!stdout.contains('\u{1b}'), "{stdout:?}");
+    for part in ["nd0  trn1/qemu ", "queue ", "last events of nd0", "marker"] {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+    let (code, _, stderr) = run(&["show", "--live", "--socket", "/no/such"]);
+    assert!(
+        code == 4 && stderr.contains("is `serve` running"),
+        "{stderr}"
+    );
+    for wrong in [
+        &["show"][..],
+        &["show", "--live"],
+        &["show", "f", "--socket", "s"],
+    ] {
+        assert_eq!(run(wrong).0, 2, "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_device_slower_than_the_limit_has_an_exit_code_of_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("budget.json");

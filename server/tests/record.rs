@@ -61,6 +61,79 @@ fn a_session_replays_the_same() {
     assert_eq!(code, 0, "{stdout}{stderr}");
 }
 
+/// `ctl` on a served device: exit code and all that it said.
+fn ctl(served: &Served, arguments: &[&str]) -> (i32, String) {
+    let socket = served.socket();
+    let mut all = vec!["ctl", "--socket", text(&socket)];
+    all.extend(arguments);
+    let (code, stdout, stderr) = run(&all);
+    (code, stdout + &stderr)
+}
+
+#[test]
+fn a_recording_that_is_asked_for_later_replays_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("later.rec");
+    let served = Served::start(&["--product", "trn1"]);
+    let probe = || {
+        let (code, stdout, stderr) = run(&["probe", text(&served.socket())]);
+        assert_eq!(code, 0, "{stdout}{stderr}");
+    };
+    // A session that leaves counters, registers and device time behind.
+    probe();
+    let (code, said) = ctl(&served, &["record", "start", text(&file)]);
+    assert_eq!((code, said.as_str()), (0, "nd0: recording\n"));
+    probe();
+    // A second request must not cost the first one's file.
+    let (code, said) = ctl(&served, &["record", "start", text(&file)]);
+    assert!(code == 1 && said.contains("recorded already"), "{said}");
+    let (code, said) = ctl(&served, &["fault", "add", "marker-drop-once"]);
+    assert!(code == 1 && said.contains("record stop"), "{said}");
+    let (code, said) = ctl(&served, &["record", "stop"]);
+    assert!(code == 0 && said.contains(" bytes recorded\n"), "{said}");
+    let (code, said) = ctl(&served, &["record", "stop"]);
+    assert!(code == 1 && said.contains("not being recorded"), "{said}");
+    // What comes later is not in it.
+    probe();
+    let (code, stdout, stderr) = run(&["replay", text(&file)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    assert!(
+        stdout.contains("the recording was ended by order"),
+        "{stdout}"
+    );
+    let (code, stdout, stderr) = run(&["coverage", text(&file), "--json"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.len() > 1000, "{stdout}");
+}
+
+#[test]
+fn a_recording_waits_for_a_client_that_is_in_the_middle() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("waits.rec");
+    let served = Served::start(&["--product", "trn2"]);
+    let mut client = common::raw::RawClient::connect(&served.socket()).unwrap();
+    client.enable().unwrap();
+    let (code, said) = ctl(
+        &served,
+        &["record", "start", text(&file), "--payload", "none"],
+    );
+    assert!(code == 0 && said.contains("with the next client"), "{said}");
+    let (_, said) = ctl(&served, &["record", "stop"]);
+    assert!(said.contains("and empty"), "{said}");
+    let (_, said) = ctl(
+        &served,
+        &["record", "start", text(&file), "--payload", "none"],
+    );
+    assert!(said.contains("with the next client"), "{said}");
+    drop(client);
+    let (code, stdout, stderr) = run(&["probe", text(&served.socket())]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let (code, said) = ctl(&served, &["record", "stop"]);
+    assert!(code == 0 && said.contains(" bytes recorded\n"), "{said}");
+    let (code, stdout, stderr) = run(&["replay", text(&file)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+}
+
 #[test]
 fn a_killed_server_leaves_a_good_recording() {
     let directory = tempfile::tempdir().unwrap();

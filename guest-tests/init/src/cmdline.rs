@@ -11,6 +11,7 @@
 //! | `neuron.seed=N` | seed of every data pattern | 1 |
 //! | `neuron.ask=1` | whoever reads the console does what `@neuron ask` lines ask for | 0 |
 //! | `neuron.shell=1` | a shell on the console after the scenarios, before power-off | 0 |
+//! | `neuron.ftrace=1` | trace the driver, and write the text to the second serial port at the end | 0 |
 //! | `neuron.poweroff=0` | stay up at the end (for a debugger) | 1 |
 //!
 //! The kernel hands dotted parameters it does not know to nobody, so these names clash with nothing
@@ -52,6 +53,8 @@ pub struct Options {
     pub ask: bool,
     /// `neuron.shell`.
     pub shell: bool,
+    /// `neuron.ftrace`.
+    pub ftrace: bool,
     /// `neuron.poweroff`.
     pub poweroff: bool,
 }
@@ -68,6 +71,7 @@ impl Default for Options {
             seed: 1,
             ask: false,
             shell: false,
+            ftrace: false,
             poweroff: true,
         }
     }
@@ -114,10 +118,11 @@ impl Options {
             "seed" => self.seed = value.parse().context("not a number")?,
             "ask" => self.ask = flag(value)?,
             "shell" => self.shell = flag(value)?,
+            "ftrace" => self.ftrace = flag(value)?,
             "poweroff" => self.poweroff = flag(value)?,
             _ => bail!(
                 "unknown parameter; known: module, module_args, devices, scenario, timeout, ready_timeout, \
-                 seed, ask, shell, poweroff"
+                 seed, ask, shell, ftrace, poweroff"
             ),
         }
         Ok(())

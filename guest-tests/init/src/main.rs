@@ -30,6 +30,7 @@ mod canvas;
 mod cmdline;
 mod completions;
 mod device;
+mod ftrace;
 mod ioctl;
 mod job;
 mod module;

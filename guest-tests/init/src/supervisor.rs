@@ -8,7 +8,7 @@ use crate::job::{self, Ended};
 use crate::module::Module;
 use crate::report::{self, Verdict};
 use crate::scenario::{self, Body, Scenario};
-use crate::{boot, pci};
+use crate::{boot, ftrace, pci};
 
 /// What a run has come to so far.
 #[derive(Default)]
@@ -136,11 +136,22 @@ impl<'o> Run<'o> {
 
     fn all(&mut self, tally: &mut Tally) {
         let begin = Instant::now();
-        if !self.load() || !self.ready(begin) {
-            tally.broken = true;
-            return;
+        let ftrace = self.options.ftrace;
+        if ftrace {
+            ftrace::prepare();
         }
-        self.scenarios(tally);
+        let loaded = self.load();
+        if ftrace && loaded {
+            ftrace::start();
+        }
+        if loaded && self.ready(begin) {
+            self.scenarios(tally);
+        } else {
+            tally.broken = true;
+        }
+        if ftrace {
+            ftrace::finish();
+        }
     }
 
     /// Loads the module, if one is asked for, and says so.

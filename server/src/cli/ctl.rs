@@ -1,16 +1,18 @@
 //! `ctl`: asks a running server, or has it do something.
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, value_parser};
 
-use super::device::SocketArgs;
 use super::exit::Exit;
+use super::size;
+use super::target::Target;
 use crate::control::client;
-use crate::control::protocol::{ERROR, MAX_DRAIN, Request};
+use crate::control::protocol::{ERROR, MAX_DRAIN, MIN_RECORDING, Request};
 use crate::observe::report::Detail;
 use crate::policy::Notify;
 use crate::policy::fault::Order;
+use crate::record::Payload;
 
 /// Options of `ctl`.
 #[derive(Args, Debug)]
@@ -20,32 +22,6 @@ pub struct CtlArgs {
 
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
-struct Target {
-    /// Control socket of the server
-    #[arg(long, value_name = "PATH")]
-    control: Option<PathBuf>,
-
-    /// The --socket that the server was given; its control socket is PATH.ctl
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-
-    /// The --socket-dir that the server was given
-    #[arg(long, value_name = "DIR")]
-    socket_dir: Option<PathBuf>,
-}
-
-impl Target {
-    fn control(self) -> Option<PathBuf> {
-        let place = SocketArgs {
-            socket: self.socket,
-            socket_dir: self.socket_dir,
-        };
-        self.control.or_else(|| place.control())
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -102,6 +78,14 @@ enum Command {
         #[command(subcommand)]
         command: Timeline,
     },
+    /// Begin or end a recording of a device, for replay, show and coverage (see `serve --record`)
+    Record {
+        #[command(flatten)]
+        device: DeviceArgs,
+
+        #[command(subcommand)]
+        command: Record,
+    },
     /// Stop the server, as SIGTERM does
     Stop,
 }
@@ -114,6 +98,26 @@ enum Timeline {
         file: PathBuf,
     },
     /// End it and say what is in it
+    Stop,
+}
+
+#[derive(Debug, Subcommand)]
+enum Record {
+    /// Record into FILE; the file is opened here, so that the server needs no right to do so. A recording begins with a
+    /// device as after power-on: at once if no client is connected, else when the client has left, with the next one
+    Start {
+        /// The file; replaced if it exists
+        file: PathBuf,
+
+        /// End the recording before its file is larger than this; the device goes on
+        #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
+        limit: u64,
+
+        /// What to keep of the bytes that are only copied (see `serve --record-payload`)
+        #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+        payload: Payload,
+    },
+    /// End it and say how large it is
     Stop,
 }
 
@@ -182,17 +186,50 @@ impl Command {
             Self::Timeline {
                 command: Timeline::Start { file },
             } => {
-                let opened = File::create(&file)
-                    .map_err(|error| (Exit::Failed, format!("{}: {error}", file.display())))?;
+                let opened = open(&file)?;
                 return Ok((Request::TimelineStart, Some(opened)));
             }
             Self::Timeline {
                 command: Timeline::Stop,
             } => Request::TimelineStop,
+            Self::Record {
+                device: DeviceArgs { device },
+                command:
+                    Record::Start {
+                        file,
+                        limit,
+                        payload,
+                    },
+            } => {
+                if limit < MIN_RECORDING {
+                    let error = "--limit: less than 1M is not worth a recording".to_owned();
+                    return Err((Exit::Usage, error));
+                }
+                let opened = open(&file)?;
+                let request = Request::RecordStart {
+                    device,
+                    limit,
+                    payload,
+                };
+                return Ok((request, Some(opened)));
+            }
+            Self::Record {
+                device: DeviceArgs { device },
+                command: Record::Stop,
+            } => Request::RecordStop { device },
             Self::Stop => Request::Stop,
         };
         Ok((request, None))
     }
+}
+
+/// Opens a file for the server, which empties it if it will write it: what is refused must not cost a file.
+fn open(path: &Path) -> Result<File, (Exit, String)> {
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    options
+        .open(path)
+        .map_err(|error| (Exit::Failed, format!("{}: {error}", path.display())))
 }
 
 impl CtlArgs {

@@ -19,6 +19,7 @@ mod sanitize;
 mod serve;
 mod show;
 mod size;
+mod target;
 mod timeline;
 mod timing;
 mod wire;
@@ -84,7 +85,8 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Drive the device by a recording (serve --record), without QEMU, and compare all it does; exit status 1 at the first difference
     Replay(replay::ReplayArgs),
-    /// Draw a recording: one HTML page with time line, latencies, registers and events, which needs no network
+    /// Draw a recording, as one HTML page that needs no network; or, with --live, a running device in this terminal
+    #[command(after_help = show::NOTES)]
     Show(show::ShowArgs),
     /// Which registers the driver used, how often, and which of them have no behaviour here; `coverage diff A B` compares two
     Coverage(coverage::CoverageArgs),

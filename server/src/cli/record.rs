@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::size;
+use crate::control::protocol::MIN_RECORDING;
 use crate::function::Config;
 use crate::policy::timing::Speed;
 use crate::record::{Header, Journal, Payload};
@@ -52,7 +53,7 @@ impl RecordArgs {
         let Some(path) = &self.record else {
             return Ok(Recordings::default());
         };
-        if self.record_limit < 1 << 20 {
+        if self.record_limit < MIN_RECORDING {
             return Err("--record-limit: less than 1M is not worth a recording".to_owned());
         }
         Ok(Recordings {
@@ -60,6 +61,17 @@ impl RecordArgs {
             limit: self.record_limit,
             payload: self.record_payload,
         })
+    }
+}
+
+/// What a recording says of a device without adversary.
+pub fn header(config: &Config, speed: Speed) -> Header {
+    Header {
+        timing: match speed {
+            Speed::Instant => None,
+            Speed::Factor(factor) => Some(factor),
+        },
+        ..Header::new(config, Payload::Full)
     }
 }
 
@@ -111,12 +123,9 @@ impl Recordings {
         }
         let (path, file) = self.files.remove(0);
         let header = Header {
-            timing: match speed {
-                Speed::Instant => None,
-                Speed::Factor(factor) => Some(factor),
-            },
             adversary,
-            ..Header::new(config, self.payload)
+            payload: self.payload,
+            ..header(config, speed)
         };
         Journal::start(file, &header, self.limit, &path.display().to_string())
             .map(Some)

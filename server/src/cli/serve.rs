@@ -15,7 +15,7 @@ use super::faults::{FaultArgs, Plans};
 use super::firmware::FirmwareArgs;
 use super::interrupts::InterruptArgs;
 use super::metrics::MetricsArgs;
-use super::record::{RecordArgs, Recordings};
+use super::record::{self, RecordArgs, Recordings};
 use super::report::ReportArgs;
 use super::sanitize::{SanitizeArgs, add_to};
 use super::timeline::TimelineArgs;
@@ -37,7 +37,7 @@ use crate::observe::metrics::{self, Counter, Engines};
 use crate::observe::narrate::Narrator;
 use crate::observe::report::{Account, Detail};
 use crate::observe::sanitize::{self, Findings};
-use crate::record::Recorded;
+use crate::record::{Header, Recorded};
 use crate::vfio::Listener;
 
 /// Serial number of the device with routing id 0. Any number does but 0, which the driver takes for none (contract §4).
@@ -147,6 +147,7 @@ struct Around {
     findings: Vec<Findings>,
     budgets: Budgets,
     recordings: Recordings,
+    headers: Vec<Option<Header>>,
     plans: Plans,
     coverages: Coverages,
     timeline: Arc<Timeline>,
@@ -261,6 +262,7 @@ impl ServeArgs {
             findings: Vec::new(),
             budgets,
             recordings,
+            headers: Vec::new(),
             plans,
             coverages,
             timeline: Arc::new(timeline),
@@ -327,6 +329,7 @@ impl ServeArgs {
         let operator = Arc::new(Operator {
             devices,
             drawn: specs.iter().map(drawn).collect(),
+            headers: std::mem::take(&mut around.headers),
             timeline: Arc::clone(&around.timeline),
             log: Some(services.log),
             ..Operator::bare(Vec::new())
@@ -431,6 +434,9 @@ impl ServeArgs {
         let adversary = policies
             .adversary()
             .map(|adversary| adversary.script().to_string());
+        let header = record::header(&config, self.timing.speed());
+        // What the guest does to mapped device memory is not seen.
+        around.headers.push((!self.mmap_hbm).then_some(header));
         let journal = around
             .recordings
             .start(&config, self.timing.speed(), adversary)?;

@@ -10,6 +10,7 @@ use crate::observe::log::thread_name;
 use crate::observe::report::{Account, Detail, DeviceReport, WireReport};
 use crate::policy::fault::Order;
 use crate::policy::{Notify, Operate, Posted};
+use crate::record::{Begins, Journal, Record};
 use crate::vfio::{Handle, Listener, PciFunction, ServeError, Server, Settings};
 
 /// Requests that may wait for one device thread. Half of what its queue takes, since each asks twice: so asking never
@@ -64,6 +65,23 @@ pub trait Device: Send + Sync + 'static {
     /// # Errors
     /// The thread does not answer; `change` may still be run.
     fn observers(&self, change: Change, patience: Duration) -> Result<(), String>;
+
+    /// Records, from the next moment that a replay can begin with, into what `start` makes, which is called on this
+    /// thread if the device can be recorded. Blocks for twice `patience` at most, and for `start`.
+    ///
+    /// # Errors
+    /// Why not.
+    fn record(
+        &self,
+        start: &mut dyn FnMut() -> Result<Arc<Journal>, String>,
+        patience: Duration,
+    ) -> Result<Begins, String>;
+
+    /// Takes what is recorded into, and whether the recording had begun. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// Nothing is, or the thread does not answer.
+    fn stop_recording(&self, patience: Duration) -> Result<(Arc<Journal>, bool), String>;
 
     /// Asks the thread to end. Returns at once; may be called again.
     fn stop(&self);
@@ -150,7 +168,7 @@ impl Drop for Waiting {
     }
 }
 
-impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> {
+impl<F: PciFunction + Account + Operate + Record + Send + 'static> Device for Running<F> {
     fn routing_id(&self) -> u8 {
         self.routing_id
     }
@@ -195,6 +213,21 @@ impl<F: PciFunction + Account + Operate + Send + 'static> Device for Running<F> 
 
     fn observers(&self, change: Change, patience: Duration) -> Result<(), String> {
         self.ask(|function| change(function.observers_mut()), patience)
+    }
+
+    fn record(
+        &self,
+        start: &mut dyn FnMut() -> Result<Arc<Journal>, String>,
+        patience: Duration,
+    ) -> Result<Begins, String> {
+        self.ask(|function| function.may_record(), patience)??;
+        let journal = start()?;
+        self.ask(|function| function.record(journal), patience)?
+    }
+
+    fn stop_recording(&self, patience: Duration) -> Result<(Arc<Journal>, bool), String> {
+        self.ask(Record::stop_recording, patience)?
+            .ok_or_else(|| "the device is not being recorded".to_owned())
     }
 
     fn stop(&self) {
@@ -254,6 +287,20 @@ mod tests {
 
         fn observers_mut(&mut self) -> &mut Observers {
             &mut self.observers
+        }
+    }
+
+    impl Record for Fragile {
+        fn may_record(&self) -> Result<(), String> {
+            Err("nowhere".to_owned())
+        }
+
+        fn record(&mut self, _journal: Arc<Journal>) -> Result<Begins, String> {
+            Err("nowhere".to_owned())
+        }
+
+        fn stop_recording(&mut self) -> Option<(Arc<Journal>, bool)> {
+            None
         }
     }
 

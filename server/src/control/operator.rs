@@ -15,6 +15,8 @@ use crate::observe::render;
 use crate::observe::report::{Detail, DeviceReport, Wait};
 use crate::policy::Notify;
 use crate::policy::fault::Order;
+use crate::record::entry::End;
+use crate::record::{Begins, Header, Journal, Payload};
 
 /// How long a device may take to answer. Its thread works in short slices, so this is already odd.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -27,6 +29,8 @@ pub struct Operator {
     pub devices: Vec<Arc<dyn Device>>,
     /// What a time line calls them, in the same order.
     pub drawn: Vec<Drawn>,
+    /// What a recording says of each device, in the same order; none where none can be made.
+    pub headers: Vec<Option<Header>>,
     /// The time line.
     pub timeline: Arc<Timeline>,
     /// The log; none in tests.
@@ -41,6 +45,7 @@ impl Operator {
         Self {
             devices,
             drawn: Vec::new(),
+            headers: Vec::new(),
             timeline: Arc::new(Timeline::new(crate::observe::timeline::Options::default())),
             log: None,
             stop: Signal::new(),
@@ -66,6 +71,16 @@ impl Operator {
                 })
                 .and_then(|file| self.start_timeline(file)),
             Request::TimelineStop => self.stop_timeline(),
+            Request::RecordStart {
+                device,
+                limit,
+                payload,
+            } => file
+                .ok_or_else(|| {
+                    "no file came with the request; use `ctl record start FILE`".to_owned()
+                })
+                .and_then(|file| self.start_recording(device, file, limit, payload)),
+            Request::RecordStop { device } => self.stop_recording(device),
         };
         result.unwrap_or_else(|error| format!("{ERROR}{error}\n"))
     }
@@ -187,6 +202,69 @@ impl Operator {
         Ok(format!("time line: {}\n", words(&summary)))
     }
 
+    fn start_recording(
+        &self,
+        id: Option<u8>,
+        file: File,
+        limit: u64,
+        payload: Payload,
+    ) -> Result<String, String> {
+        let device = self.one(id)?;
+        let id = device.routing_id();
+        let headers = self.devices.iter().zip(&self.headers);
+        let header = headers
+            .filter(|(device, _)| device.routing_id() == id)
+            .find_map(|(_, header)| header.clone())
+            .ok_or_else(|| {
+                format!("nd{id}: with --mmap-hbm the guest writes device memory unseen, so that nothing could be replayed")
+            })?;
+        let header = Header { payload, ..header };
+        let mut file = Some(file);
+        let mut start = || {
+            let file = file.take().ok_or("the file is used already")?;
+            // What was in it goes only now that it is certain to be replaced. A pipe has nothing.
+            let _ = file.set_len(0);
+            Journal::start(file, &header, limit, &format!("of nd{id}"))
+                .map_err(|error| format!("the recording cannot be written: {error}"))
+        };
+        let begins = device
+            .record(&mut start, PATIENCE)
+            .map_err(|error| format!("nd{id}: {error}"))?;
+        tracing::info!(device = id, "recording on request");
+        Ok(match begins {
+            Begins::Now => format!("nd{id}: recording\n"),
+            Begins::WithTheNextClient => format!(
+                "nd{id}: a client is connected, whose past a replay would lack: the recording begins when it has left, with the next client\n"
+            ),
+        })
+    }
+
+    fn stop_recording(&self, id: Option<u8>) -> Result<String, String> {
+        let device = self.one(id)?;
+        let id = device.routing_id();
+        let (journal, begun) = device
+            .stop_recording(PATIENCE)
+            .map_err(|error| format!("nd{id}: {error}"))?;
+        let written = match journal.end(End::Asked) {
+            Some(Ok(written)) => written,
+            Some(Err(error)) => return Err(format!("nd{id}: {error}")),
+            None => {
+                return Err(format!(
+                    "nd{id}: the recording has ended before; the log says why"
+                ));
+            }
+        };
+        let ended = match (begun, written.end) {
+            (false, _) => {
+                ", and empty: the client that was connected when it was asked for never left"
+            }
+            (true, End::Limit) => ", which ended earlier at its size limit",
+            (true, End::Slow) => ", which ended earlier because its disk was too slow",
+            (true, End::Asked | End::Stopped) => "",
+        };
+        Ok(format!("nd{id}: {} bytes recorded{ended}\n", written.bytes))
+    }
+
     fn report(&self, detail: Detail, json: bool) -> String {
         let report = |device: &Arc<dyn Device>| {
             let id = device.routing_id();
@@ -207,7 +285,7 @@ impl Operator {
             return format!("{:#}\n", serde_json::Value::from(value));
         }
         let text = |report: Result<DeviceReport, String>| match (report, detail) {
-            (Ok(report), Detail::Status) => render::status(&report),
+            (Ok(report), Detail::Status | Detail::Live) => render::status(&report),
             (Ok(report), Detail::Dump) => render::dump(&report),
             (Err(error), _) => format!("{error}\n"),
         };

@@ -1,8 +1,9 @@
 //! The control socket's language: one request line, an answer until end of file.
 //!
-//! `status`, `status json`, `dump`, `dump json`, `notify DEVICE BLOCK INDEX QUEUE HEX`, `fault DEVICE list`, `fault DEVICE clear`, `fault DEVICE add
+//! `status`, `status json`, `live json`, `dump`, `dump json`, `notify DEVICE BLOCK INDEX QUEUE HEX`, `fault DEVICE list`, `fault DEVICE clear`, `fault DEVICE add
 //! [allow-hangs] FAULT`, `reset DEVICE`, `drain DEVICE
-//! SECONDS`, `log FILTER`, `timeline start` (a file descriptor comes with it), `timeline stop`, `stop`. DEVICE is a routing
+//! SECONDS`, `log FILTER`, `timeline start` (a file descriptor comes with it), `timeline stop`,
+//! `record DEVICE start LIMIT full|none` (a file descriptor comes with it), `record DEVICE stop`, `stop`. DEVICE is a routing
 //! id, or `-` for the only device (`drain`: for all). An answer that begins with `error: ` is one.
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +11,14 @@ use std::str::FromStr;
 use crate::observe::report::Detail;
 use crate::policy::Notify;
 use crate::policy::fault::Order;
+use crate::record::Payload;
 
 /// Longest request line, newline included.
 pub const MAX_REQUEST: usize = 640;
 /// Longest wait of `drain`, seconds.
 pub const MAX_DRAIN: u16 = 600;
+/// Smallest limit of a recording that is worth one, bytes.
+pub const MIN_RECORDING: u64 = 1 << 20;
 /// What a failed request's answer begins with.
 pub const ERROR: &str = "error: ";
 
@@ -63,6 +67,20 @@ pub enum Request {
     TimelineStart,
     /// End the time line.
     TimelineStop,
+    /// Record a device into the file that comes with the request.
+    RecordStart {
+        /// Routing id; not needed for the only one.
+        device: Option<u8>,
+        /// Largest file, bytes.
+        limit: u64,
+        /// What to keep.
+        payload: Payload,
+    },
+    /// End the recording of a device.
+    RecordStop {
+        /// Routing id; not needed for the only one.
+        device: Option<u8>,
+    },
     /// End the process as SIGTERM does.
     Stop,
 }
@@ -95,6 +113,7 @@ impl fmt::Display for Request {
             Self::Report { detail, json } => {
                 f.write_str(match detail {
                     Detail::Status => "status",
+                    Detail::Live => "live",
                     Detail::Dump => "dump",
                 })?;
                 f.write_str(if *json { " json" } else { "" })
@@ -106,6 +125,18 @@ impl fmt::Display for Request {
             Self::Log { filter } => write!(f, "log {filter}"),
             Self::TimelineStart => f.write_str("timeline start"),
             Self::TimelineStop => f.write_str("timeline stop"),
+            Self::RecordStart {
+                device,
+                limit,
+                payload,
+            } => {
+                let what = match payload {
+                    Payload::Full => "full",
+                    Payload::None => "none",
+                };
+                write!(f, "record {} start {limit} {what}", Id(*device))
+            }
+            Self::RecordStop { device } => write!(f, "record {} stop", Id(*device)),
             Self::Stop => f.write_str("stop"),
         }
     }
@@ -118,6 +149,7 @@ impl FromStr for Request {
         let mut words = line.split_ascii_whitespace();
         let request = match words.next().unwrap_or("") {
             "status" => report(Detail::Status, words.next())?,
+            "live" => report(Detail::Live, words.next())?,
             "dump" => report(Detail::Dump, words.next())?,
             "fault" => {
                 let device = id(words.next())?;
@@ -150,10 +182,38 @@ impl FromStr for Request {
                 Some("stop") => Self::TimelineStop,
                 _ => return Err("timeline needs start or stop".to_owned()),
             },
+            "record" => {
+                let device = id(words.next())?;
+                match words.next() {
+                    Some("start") => Self::RecordStart {
+                        device,
+                        limit: words
+                            .next()
+                            .and_then(|word| word.parse().ok())
+                            .filter(|limit| *limit >= MIN_RECORDING)
+                            .ok_or_else(|| {
+                                format!(
+                                    "record start needs a limit of {MIN_RECORDING} bytes or more"
+                                )
+                            })?,
+                        payload: match words.next() {
+                            Some("full") => Payload::Full,
+                            Some("none") => Payload::None,
+                            _ => {
+                                return Err(
+                                    "the payload of record start is full or none".to_owned()
+                                );
+                            }
+                        },
+                    },
+                    Some("stop") => Self::RecordStop { device },
+                    _ => return Err("record needs start or stop".to_owned()),
+                }
+            }
             "stop" => Self::Stop,
             other => {
                 return Err(format!(
-                    "unknown request {other:?}: say status, dump, notify, fault, reset, drain, log, timeline or stop"
+                    "unknown request {other:?}: say status, live, dump, notify, fault, reset, drain, log, timeline, record or stop"
                 ));
             }
         };
@@ -180,7 +240,7 @@ mod tests {
 
     #[test]
     fn requests_read_back_and_fit() {
-        for detail in [Detail::Status, Detail::Dump] {
+        for detail in [Detail::Status, Detail::Live, Detail::Dump] {
             for json in [false, true] {
                 let request = Request::Report { detail, json };
                 assert!(request.to_string().len() < MAX_REQUEST);
@@ -230,6 +290,17 @@ mod tests {
             },
             Request::TimelineStart,
             Request::TimelineStop,
+            Request::RecordStart {
+                device: None,
+                limit: 1 << 30,
+                payload: Payload::None,
+            },
+            Request::RecordStart {
+                device: Some(3),
+                limit: MIN_RECORDING,
+                payload: Payload::Full,
+            },
+            Request::RecordStop { device: Some(63) },
             Request::Stop,
         ] {
             assert_eq!(request.to_string().parse(), Ok(request));
@@ -250,6 +321,12 @@ mod tests {
             "drain 1",
             "log",
             "timeline",
+            "record",
+            "record -",
+            "record - start",
+            "record - start 1 full",
+            "record - start 1048576 some",
+            "record stop",
             "stop now",
             "status xml",
             "status json now",

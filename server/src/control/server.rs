@@ -144,6 +144,7 @@ mod tests {
     use crate::observe::report::{Detail, DeviceReport};
     use crate::policy::fault::Order;
     use crate::policy::{Notify, Posted};
+    use crate::record::{Begins, Journal};
 
     struct Fake {
         id: u8,
@@ -182,6 +183,18 @@ mod tests {
 
         fn observers(&self, _change: Change, _patience: Duration) -> Result<(), String> {
             Ok(())
+        }
+
+        fn record(
+            &self,
+            _start: &mut dyn FnMut() -> Result<Arc<Journal>, String>,
+            _patience: Duration,
+        ) -> Result<Begins, String> {
+            Err("nowhere".to_owned())
+        }
+
+        fn stop_recording(&self, _patience: Duration) -> Result<(Arc<Journal>, bool), String> {
+            Err("nothing".to_owned())
         }
 
         fn stop(&self) {}

@@ -71,6 +71,8 @@ impl Timeline {
         if running.session.is_some() {
             return Err("a time line is being written already; stop it first".to_owned());
         }
+        // What was in it goes only now that it is certain to be replaced. A pipe has nothing.
+        let _ = file.set_len(0);
         let session = Session::start(file, self.options)
             .map_err(|error| format!("the time line cannot be written: {error}"))?;
         running.session = Some(session);

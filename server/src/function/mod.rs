@@ -215,7 +215,17 @@ impl NeuronFunction {
         self.memory.set_tap(tap);
     }
 
+    /// Has its accesses to memory go straight there again.
+    pub fn clear_tap(&mut self) {
+        self.memory.clear_tap();
+    }
+
     /// What may change its outcomes.
+    pub const fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    /// The same, to change.
     pub fn policies_mut(&mut self) -> &mut Policies {
         &mut self.policies
     }
@@ -477,6 +487,8 @@ impl PciFunction for NeuronFunction {
     fn reset(&mut self) {
         self.policies.restore();
         self.power_on();
+        // Nobody is left who could answer one of before, so that the next client finds a device like the first one did.
+        self.messages = Messages::default();
         self.observers
             .emit(Scope::Device, EventKind::Reset { map: u32::MAX });
     }

@@ -7,8 +7,8 @@ use super::NeuronFunction;
 use crate::memory::{Access, Backing, Memory, Target};
 use crate::observe::budget::Budget;
 use crate::observe::report::{
-    Account, Counters, DescriptorReport, Detail, DeviceReport, Doorbell, MapReport, QueueReport,
-    RegisterReport, RingReport, UnmodelledReport, Wait, WireReport,
+    Account, Counters, DescriptorReport, Detail, DeviceReport, Doorbell, LIVE_EVENTS, MapReport,
+    QueueReport, RegisterReport, RingReport, UnmodelledReport, Wait, WireReport,
 };
 use crate::policy::Adversary;
 use crate::udma::{Engine, Pair, Ring};
@@ -147,13 +147,16 @@ impl NeuronFunction {
             } else {
                 Vec::new()
             },
-            events: if dump {
-                pair.recorder
-                    .iter()
+            events: {
+                let all = pair.recorder.iter();
+                let skipped = match detail {
+                    Detail::Status => usize::MAX,
+                    Detail::Live => pair.recorder.len().saturating_sub(LIVE_EVENTS),
+                    Detail::Dump => 0,
+                };
+                all.skip(skipped)
                     .map(|(at, kind)| format!("{:>12.6} {kind}", at.as_secs_f64()))
                     .collect()
-            } else {
-                Vec::new()
             },
         }
     }
@@ -236,7 +239,7 @@ impl NeuronFunction {
         };
         let mut report = DescriptorReport {
             index,
-            at,
+            at: at.into(),
             raw: Vec::new(),
             text: String::new(),
             target: String::new(),

@@ -140,6 +140,11 @@ impl Memory {
         self.tap = Some(tap);
     }
 
+    /// Has accesses go straight to memory again.
+    pub fn clear_tap(&mut self) {
+        self.tap = None;
+    }
+
     /// Accesses go through a tap.
     pub const fn is_tapped(&self) -> bool {
         self.tap.is_some()

@@ -27,6 +27,16 @@ impl<const KEPT: usize> Recorder<KEPT> {
         self.next = (self.next + 1) % KEPT;
     }
 
+    /// Events kept now.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// None yet.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// Oldest first, each with the device's time.
     pub fn iter(&self) -> impl Iterator<Item = &(Duration, EventKind)> {
         let oldest = if self.events.len() < KEPT {

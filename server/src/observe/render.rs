@@ -247,7 +247,8 @@ fn doorbell(doorbell: &Doorbell) -> String {
     )
 }
 
-fn wait(wait: &Wait) -> String {
+/// What a queue waits for, in words.
+pub fn wait(wait: &Wait) -> String {
     match wait {
         Wait::Nothing => "nothing".to_owned(),
         Wait::Turn => "its turn (it is running)".to_owned(),
@@ -375,7 +376,7 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// A duration given in microseconds, in the unit a reader expects.
-fn micros(us: u64) -> String {
+pub fn micros(us: u64) -> String {
     match us {
         0..=9_999 => format!("{us} us"),
         10_000..=9_999_999 => format!("{} ms", us / 1_000),

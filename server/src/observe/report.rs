@@ -2,17 +2,24 @@
 //!
 //! A [`DeviceReport`] without its `dump` parts answers `ctl status`; with them it answers `ctl dump`. Nothing here is
 //! read back by the device.
-use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::budget::BudgetReport;
 
 pub use neuron_protocol::registers::Direction;
+
+/// Events of a queue in a [`Detail::Live`] report.
+pub const LIVE_EVENTS: usize = 16;
 
 /// How much a report holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Queues, counters, maps.
     Status,
+    /// Also each queue's last events, [`LIVE_EVENTS`] at most: what `show --live` asks for again and again.
+    Live,
     /// Also decoded rings, flight recorders, registers.
     Dump,
 }
@@ -24,7 +31,7 @@ pub trait Account {
 }
 
 /// What a queue waits for: the answer to "why is my copy stuck".
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Wait {
     /// Nothing: every descriptor that was rung for is done.
@@ -40,13 +47,13 @@ pub enum Wait {
     /// The ring of this direction has no base or no length; it was never initialised since the last reset.
     RingSetup {
         /// The ring in question.
-        #[serde(serialize_with = "name")]
+        #[serde(serialize_with = "name", deserialize_with = "direction")]
         direction: Direction,
     },
     /// Prefetch or scheduling is off in the queue's cfg register.
     QueueEnable {
         /// The ring in question.
-        #[serde(serialize_with = "name")]
+        #[serde(serialize_with = "name", deserialize_with = "direction")]
         direction: Direction,
     },
     /// The PCI command register forbids DMA.
@@ -73,10 +80,10 @@ pub enum Wait {
 }
 
 /// One doorbell, as counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doorbell {
     /// Ring that was rung.
-    #[serde(serialize_with = "name")]
+    #[serde(serialize_with = "name", deserialize_with = "direction")]
     pub direction: Direction,
     /// Value written: descriptors added to the tail.
     pub count: u32,
@@ -85,7 +92,7 @@ pub struct Doorbell {
 }
 
 /// One ring, as the registers show it. Indices and lengths are in descriptors.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingReport {
     /// Ring base as programmed, host bit included.
     pub base: u64,
@@ -108,12 +115,12 @@ pub struct RingReport {
 }
 
 /// One descriptor of a ring, decoded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DescriptorReport {
     /// Position in the ring.
     pub index: u32,
     /// `head`, `tail`, both or neither.
-    pub at: &'static str,
+    pub at: Cow<'static, str>,
     /// The four little-endian words; empty if the ring itself could not be read.
     pub raw: Vec<u32>,
     /// Length, flags, ring id, operation: or why it could not be read.
@@ -123,7 +130,7 @@ pub struct DescriptorReport {
 }
 
 /// One queue pair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueReport {
     /// Engine number, as the driver counts.
     pub engine: u16,
@@ -141,12 +148,12 @@ pub struct QueueReport {
     pub m2s_descriptors: Vec<DescriptorReport>,
     /// Descriptors near head and tail of the receive ring (dump only).
     pub s2m_descriptors: Vec<DescriptorReport>,
-    /// The flight recorder, oldest first (dump only).
+    /// The flight recorder, oldest first: seconds of device time and what happened (live and dump).
     pub events: Vec<String>,
 }
 
 /// One entry of the guest map.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapReport {
     /// First I/O virtual address.
     pub iova: u64,
@@ -159,7 +166,7 @@ pub struct MapReport {
 }
 
 /// One register's value (dump only).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisterReport {
     /// Block and register: `e32.q0.m2s.drtp`.
     pub name: String,
@@ -170,7 +177,7 @@ pub struct RegisterReport {
 }
 
 /// A register the driver touched that has no behaviour here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnmodelledReport {
     /// Register name or block.
     pub name: String,
@@ -183,7 +190,7 @@ pub struct UnmodelledReport {
 }
 
 /// Totals since the process started. Monotonic over resets and clients.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Doorbell writes, both directions.
     pub doorbells: u64,
@@ -216,7 +223,7 @@ pub struct Counters {
 }
 
 /// The connection, as the wire counts it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireReport {
     /// Clients so far.
     pub connections: u64,
@@ -237,7 +244,7 @@ pub struct WireReport {
 }
 
 /// One device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
     /// Product name, as `--product` takes it.
     pub product: String,
@@ -268,6 +275,7 @@ pub struct DeviceReport {
     /// What an adversary decided, in words, if there is one.
     pub adversary: Option<String>,
     /// How much of the driver's patience batches used, if books are kept.
+    #[serde(skip_deserializing)]
     pub budget: Option<BudgetReport>,
     /// The guest map.
     pub maps: Vec<MapReport>,
@@ -281,4 +289,12 @@ pub struct DeviceReport {
 )]
 fn name<S: Serializer>(direction: &Direction, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(direction.name())
+}
+
+fn direction<'de, D: Deserializer<'de>>(from: D) -> Result<Direction, D::Error> {
+    let name = Cow::<str>::deserialize(from)?;
+    Direction::BOTH
+        .into_iter()
+        .find(|direction| direction.name() == name)
+        .ok_or_else(|| serde::de::Error::custom(format!("{name} is no direction")))
 }

@@ -9,7 +9,7 @@ use super::entry::{Content, End, Entry};
 use super::file::BlockWriter;
 use super::header::Header;
 use super::taint::Taint;
-use super::writer::Buffer;
+use super::writer::{Buffer, Written};
 use crate::memory::{Lost, Place, Purpose, Read, Tap, Unmapped, Write as WriteAccess};
 use crate::observe::event::{Event, Observer, Scope};
 
@@ -39,7 +39,7 @@ pub struct Journal {
     payload: Payload,
     memo: Mutex<Memo>,
     ended: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Result<Written, String>>>>,
 }
 
 impl Journal {
@@ -103,14 +103,14 @@ impl Journal {
         self.entry(entry);
     }
 
-    /// Ends the recording and waits until it is written.
-    pub fn end(&self, end: End) {
+    /// Ends the recording and waits until it is written. Returns how the writing went, the first time.
+    pub fn end(&self, end: End) -> Option<Result<Written, String>> {
         self.ended.store(true, Ordering::Relaxed);
         self.buffer.end(end);
         let thread = self.thread.lock();
         let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
         // It only fails if the writer panicked, which it has said.
-        let _ = thread.map(JoinHandle::join);
+        thread?.join().ok()
     }
 
     fn memo(&self) -> MutexGuard<'_, Memo> {

@@ -29,5 +29,5 @@ pub mod writer;
 
 pub use header::{Header, Payload};
 pub use journal::Journal;
-pub use recorded::Recorded;
+pub use recorded::{Begins, Record, Recorded};
 pub use replay::{Divergence, Outcome, Replay, ReplayError};

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::entry::{Entry, Irqs, nanoseconds};
 use super::journal::{Journal, Witness};
 use crate::function::NeuronFunction;
-use crate::observe::event::Observers;
+use crate::observe::event::{ObserverId, Observers};
 use crate::observe::report::{Account, Detail, DeviceReport};
 use crate::policy::fault::Order;
 use crate::policy::{Notify, Operate, Posted};
@@ -15,29 +15,74 @@ use crate::vfio::{
     DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, IrqAction, IrqSet, PciFunction, Progress,
 };
 
+/// When a recording begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// No client has done anything yet.
+    Now,
+    /// A client is in the middle of something, which a replay could not begin with.
+    WithTheNextClient,
+}
+
+/// A device that can be recorded from some moment on.
+pub trait Record {
+    /// Whether [`Self::record`] would record, to be asked before a file is touched.
+    ///
+    /// # Errors
+    /// It is being recorded already, or does what a recording does not hold.
+    fn may_record(&self) -> Result<(), String>;
+
+    /// Records into `journal`, from the next moment at which the device is as after power-on.
+    ///
+    /// # Errors
+    /// See [`Self::may_record`].
+    fn record(&mut self, journal: Arc<Journal>) -> Result<Begins, String>;
+
+    /// Takes no more entries. Whoever asked sees to the end of the file, which may take a while. Also tells whether the
+    /// recording ever began.
+    fn stop_recording(&mut self) -> Option<(Arc<Journal>, bool)>;
+}
+
 /// A function, and where its calls are recorded. Without a recording each call costs one branch.
 #[derive(Debug)]
 pub struct Recorded {
     function: NeuronFunction,
     journal: Option<Arc<Journal>>,
-    /// Device time of the last tick.
+    /// A recording that waits for the client to leave.
+    waiting: Option<Arc<Journal>>,
+    /// Shows events to the recording.
+    witness: Option<ObserverId>,
+    /// No client has done anything since power-on, or since the last one left.
+    fresh: bool,
+    /// Device time of the last tick, or of none that the recording has.
     now: Duration,
 }
 
 impl Recorded {
     /// A function just made, and a recording of it.
-    pub fn new(mut function: NeuronFunction, journal: Option<Arc<Journal>>) -> Self {
-        if let Some(journal) = &journal {
-            function.set_tap(Arc::clone(journal) as _);
-            function
-                .observers_mut()
-                .add(Box::new(Witness(Arc::clone(journal))));
-        }
-        Self {
+    pub fn new(function: NeuronFunction, journal: Option<Arc<Journal>>) -> Self {
+        let mut recorded = Self {
             function,
-            journal,
+            journal: None,
+            waiting: None,
+            witness: None,
+            fresh: true,
             now: Duration::ZERO,
+        };
+        if let Some(journal) = journal {
+            recorded.begin(journal);
         }
+        recorded
+    }
+
+    /// The device is as after power-on: from here on everything is recorded.
+    fn begin(&mut self, journal: Arc<Journal>) {
+        self.function.set_tap(Arc::clone(&journal) as _);
+        let witness = Box::new(Witness(Arc::clone(&journal)));
+        self.witness = Some(self.function.observers_mut().add(witness));
+        // The first tick brings a replay to the device's time.
+        self.now = Duration::ZERO;
+        self.journal = Some(journal);
     }
 
     /// The function itself. What is done to it in this way is not recorded.
@@ -47,13 +92,11 @@ impl Recorded {
 
     /// Ends the recording, if there is one; the device goes on.
     pub fn end(&mut self, end: super::entry::End) -> bool {
-        match self.journal.take() {
-            Some(journal) => {
-                journal.end(end);
-                true
-            }
-            None => false,
+        let taken = self.stop_recording();
+        if let Some((journal, _)) = &taken {
+            journal.end(end);
         }
+        taken.is_some()
     }
 
     /// What to record of a call, if anything.
@@ -159,6 +202,7 @@ impl PciFunction for Recorded {
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        self.fresh = false;
         let Some(journal) = self.journal.as_deref().filter(|journal| journal.is_open()) else {
             return self.function.region_read(region, offset, data);
         };
@@ -177,6 +221,7 @@ impl PciFunction for Recorded {
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        self.fresh = false;
         let input = self.input(|| Entry::Write {
             region,
             offset,
@@ -190,21 +235,25 @@ impl PciFunction for Recorded {
     }
 
     fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
+        self.fresh = false;
         let input = self.input(|| of_map(&map));
         self.call(input, |function| function.dma_map(map), outcome)
     }
 
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
+        self.fresh = false;
         let input = self.input(|| Entry::Unmap(unmap));
         self.call(input, |function| function.dma_unmap(unmap), outcome)
     }
 
     fn set_irqs(&mut self, irqs: IrqSet) -> Result<(), Errno> {
+        self.fresh = false;
         let input = self.input(|| of_irqs(&irqs));
         self.call(input, |function| function.set_irqs(irqs), outcome)
     }
 
     fn reset(&mut self) {
+        self.fresh = false;
         let input = self.input(|| Entry::Reset);
         self.call(input, NeuronFunction::reset, done);
     }
@@ -212,6 +261,10 @@ impl PciFunction for Recorded {
     fn disconnect(&mut self) {
         let input = self.input(|| Entry::Disconnect);
         self.call(input, NeuronFunction::disconnect, done);
+        self.fresh = true;
+        if let Some(journal) = self.waiting.take() {
+            self.begin(journal);
+        }
     }
 
     fn run(&mut self) -> Progress {
@@ -241,6 +294,7 @@ impl PciFunction for Recorded {
     }
 
     fn dma_reply(&mut self, id: u64, reply: DmaReply) {
+        self.fresh = false;
         let input = self.input(|| Entry::DmaReply {
             id,
             reply: reply.clone(),
@@ -253,6 +307,44 @@ impl PciFunction for Recorded {
     }
 }
 
+impl Record for Recorded {
+    fn may_record(&self) -> Result<(), String> {
+        if self.journal.is_some() || self.waiting.is_some() {
+            return Err("the device is being recorded already; stop that first".to_owned());
+        }
+        let policies = self.function.policies();
+        if !policies.is_empty() {
+            return Err("the device has faults, and a recording holds none: its replay would differ; `ctl fault clear` first".to_owned());
+        }
+        if policies.adversary().is_some() {
+            return Err("the device has an adversary whose past decisions a recording would lack; serve with --record".to_owned());
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, journal: Arc<Journal>) -> Result<Begins, String> {
+        self.may_record()?;
+        if self.fresh {
+            self.begin(journal);
+            return Ok(Begins::Now);
+        }
+        self.waiting = Some(journal);
+        Ok(Begins::WithTheNextClient)
+    }
+
+    fn stop_recording(&mut self) -> Option<(Arc<Journal>, bool)> {
+        if let Some(journal) = self.waiting.take() {
+            return Some((journal, false));
+        }
+        let journal = self.journal.take()?;
+        self.function.clear_tap();
+        if let Some(witness) = self.witness.take() {
+            self.function.observers_mut().remove(witness);
+        }
+        Some((journal, true))
+    }
+}
+
 impl Account for Recorded {
     fn report(&self, detail: Detail) -> DeviceReport {
         self.function.report(detail)
@@ -261,14 +353,15 @@ impl Account for Recorded {
 
 impl Operate for Recorded {
     fn notify(&mut self, notify: &Notify) -> Result<Posted, String> {
+        self.fresh = false;
         let input = self.input(|| Entry::Order(notify.to_string()));
         self.call(input, |function| function.notify(notify), of_answer)
     }
 
     fn fault(&mut self, order: &Order) -> Result<String, String> {
-        if self.journal.is_some() && *order != Order::List {
+        if (self.journal.is_some() || self.waiting.is_some()) && *order != Order::List {
             return Err(
-                "the device is being recorded, and a recording holds no faults: its replay would differ; serve without --record"
+                "the device is being recorded, and a recording holds no faults: its replay would differ; `ctl record stop` first, or serve without --record"
                     .to_owned(),
             );
         }

@@ -17,6 +17,15 @@ pub const MAX_STALL: Duration = Duration::from_millis(500);
 /// What may be lost when the process is killed.
 const MAX_AGE: Duration = Duration::from_millis(200);
 
+/// A file that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its length.
+    pub bytes: u64,
+    /// Why it ends there.
+    pub end: End,
+}
+
 /// What both sides share.
 #[derive(Debug, Default)]
 struct State {
@@ -127,8 +136,13 @@ impl Buffer {
         }
     }
 
-    /// Writes until the recording ends. `limit` is of the file, bytes.
-    pub fn write<W: Write>(&self, mut out: BlockWriter<W>, limit: u64, name: &str) {
+    /// Writes until the recording ends, and says how that went. `limit` is of the file, bytes.
+    pub fn write<W: Write>(
+        &self,
+        mut out: BlockWriter<W>,
+        limit: u64,
+        name: &str,
+    ) -> Result<Written, String> {
         let mut result = Ok(());
         let mut end = None;
         while let Some(block) = self.next() {
@@ -156,6 +170,15 @@ impl Buffer {
             result = out.block(&last);
         }
         let written = out.written();
+        let account = match &result {
+            Ok(()) => Ok(Written {
+                bytes: written,
+                end,
+            }),
+            Err(error) => Err(format!(
+                "good up to {written} bytes, where the file could no longer be written: {error}"
+            )),
+        };
         match (result, end) {
             (Err(error), _) => tracing::error!(
                 "recording {name} ends here, good up to {written} bytes: it cannot be written: {error}"
@@ -170,6 +193,7 @@ impl Buffer {
                 "recording {name} ends at {written} bytes: the disk is slower than the device; record to a faster one, or with --record-payload none"
             ),
         }
+        account
     }
 }
 
@@ -235,7 +259,7 @@ mod tests {
         let writer = BlockWriter::new(gate, &header()).unwrap();
         let buffer = Arc::<Buffer>::default();
         let other = Arc::clone(&buffer);
-        let thread = std::thread::spawn(move || other.write(writer, limit, "test"));
+        let thread = std::thread::spawn(move || drop(other.write(writer, limit, "test")));
         (buffer, sender, out, thread)
     }
 

@@ -222,6 +222,7 @@ mod tests {
                 seed: 77,
                 ask: false,
                 shell: true,
+                ftrace: false,
                 poweroff: false,
             }
         );

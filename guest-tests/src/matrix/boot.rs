@@ -135,6 +135,7 @@ impl Booter {
     fn guest(&self, cell: &Cell) -> GuestOptions {
         let further = u64::from(cell.devices) - 1;
         GuestOptions {
+            ftrace: None,
             product: cell.product,
             platform: cell.platform,
             kernel: cell.kernel.source.clone(),

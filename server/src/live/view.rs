@@ -274,10 +274,11 @@ fn ring_row(queue: &QueueReport) -> Row<'static> {
     // The rest of the sentence is what `ctl status` is for.
     let words = render::wait(&queue.wait);
     let words = words.split([':', '(']).next().unwrap_or("").trim();
-    let mut words = words.to_owned();
-    if let Some(age) = queue.last_doorbell.as_ref().and_then(|bell| bell.age_us) {
-        words += &format!(", rung {} ago", render::micros(age));
-    }
+    let age = queue.last_doorbell.as_ref().and_then(|bell| bell.age_us);
+    let age = age.map_or_else(String::new, |us| {
+        format!(", rung {} ago", render::micros(us))
+    });
+    let words = format!("{words}{age}");
     let wait = Cell::from(Span::styled(words, style));
     Row::new([name, m2s, m2s_bar, s2m, s2m_bar, wait])
 }

@@ -137,6 +137,9 @@ impl Buffer {
     }
 
     /// Writes until the recording ends, and says how that went. `limit` is of the file, bytes.
+    ///
+    /// # Errors
+    /// The file could not be written; how far it is good.
     pub fn write<W: Write>(
         &self,
         mut out: BlockWriter<W>,

@@ -34,6 +34,10 @@ pub enum Selection {
 
 /// The parsed command line; see the module documentation for each parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a parameter of its own"
+)]
 pub struct Options {
     /// `neuron.module`; `None` when empty.
     pub module: Option<String>,
@@ -207,7 +211,7 @@ mod tests {
     fn every_parameter_is_read() {
         let options = Options::parse(
             "quiet neuron.module=/lib/own.ko neuron.module_args=\"a=1 b=2\" neuron.devices=16 neuron.scenario=info,memset \
-             neuron.timeout=5 neuron.ready_timeout=300 neuron.seed=77 neuron.shell neuron.poweroff=0",
+             neuron.timeout=5 neuron.ready_timeout=300 neuron.seed=77 neuron.shell neuron.ftrace neuron.poweroff=0",
         )
         .unwrap();
         assert_eq!(
@@ -222,7 +226,7 @@ mod tests {
                 seed: 77,
                 ask: false,
                 shell: true,
-                ftrace: false,
+                ftrace: true,
                 poweroff: false,
             }
         );

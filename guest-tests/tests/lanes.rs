@@ -112,7 +112,47 @@ const CASES: &[Case] = &[
         options: "--product trn1 --platform silicon --scenario buffer_copy -- --fault data-error-once",
         expected: Expected::FailsSaying("Connection timed out"),
     },
+    // What waits for minutes does so in virtual time.
+    pass(
+        "trn1/silicon/6.1/virtual-time",
+        "--product trn1 --platform silicon --virtual-time --scenario info,buffer_copy,device_copy,core_reset,device_reset",
+    ),
+    Case {
+        name: "faults/reset-never",
+        options: "--product trn1 --virtual-time --scenario info -- --fault reset-never",
+        expected: Expected::FailsSaying("its reset failed"),
+    },
+    Case {
+        name: "faults/mailbox-silent",
+        options: "--product trn1 --virtual-time --scenario buffer_copy,mailbox -- --fault mailbox-silent",
+        expected: Expected::FailsSaying("Connection timed out"),
+    },
     // A judge is trusted only where it was seen to find something.
+    Case {
+        name: "judge/virtual-time-under-kvm",
+        options: "--scenario info --virtual-time --accel kvm",
+        expected: Expected::Refused("--accel tcg or auto"),
+    },
+    Case {
+        name: "judge/fault-that-hangs",
+        options: "--product trn1 --scenario info -- --fault marker-drop-once",
+        expected: Expected::Refused("--platform silicon"),
+    },
+    Case {
+        name: "judge/bad-fault",
+        options: "--product trn1 --scenario info -- --faults guest-tests/tests/bad-faults.toml",
+        expected: Expected::Refused("line 3, column 10"),
+    },
+    Case {
+        name: "judge/broken-rule",
+        options: "--product trn1 --platform silicon --scenario buffer_copy -- --fault descriptor-corrupt-once --sanitize=fatal",
+        expected: Expected::Fails(Failure::Device),
+    },
+    Case {
+        name: "judge/slow-batch",
+        options: "--product trn1 --platform silicon --scenario buffer_copy -- --fault marker-late --budget-limit 10",
+        expected: Expected::Fails(Failure::Device),
+    },
     Case {
         name: "judge/time-limit",
         options: "--product trn2 --timeout 2",

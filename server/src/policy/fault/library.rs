@@ -28,7 +28,7 @@ const fn scenario(
 }
 
 const TIMES_OUT: &str = "waits its budget, says that the DMA timed out, fails the ioctl; later copies on a queue that was not lost work";
-const LOST_QUEUE: &str = "waits its budget, says that the DMA timed out, fails the ioctl; the queue is lost until a reset re-initialises it";
+const LOST_QUEUE: &str = "waits its budget, says that the DMA timed out, fails the ioctl; the queue is lost until it is programmed anew";
 const SILENT: &str =
     "cannot notice: the copy succeeds with wrong contents, which only a check of the data finds";
 const RETRIES: &str = "tries again with the next sequence number within its patience, and goes on";
@@ -57,7 +57,7 @@ pub const SCENARIOS: [Scenario; 32] = [
         "marker-too-late",
         "on=marker action=delay by=5s nth=1",
         "the first marker comes 5 s late; nothing of its queue passes it",
-        TIMES_OUT,
+        LOST_QUEUE,
     ),
     scenario(
         "marker-twice",
@@ -117,13 +117,13 @@ pub const SCENARIOS: [Scenario; 32] = [
         "descriptor-corrupt-once",
         "on=fetch action=corrupt byte=3 mask=0x1 direction=m2s nth=1",
         "a descriptor arrives with another ring id",
-        "if ring id errors abort (V2): loses the queue and times out; where they are masked (V3, V4): nothing",
+        "where ring id errors abort (up to 2.25.4.0 on V2 and V3): waits its budget, says that the DMA timed out, fails the ioctl; where newer drivers mask them: nothing",
     ),
     scenario(
         "doorbell-drop-once",
         "on=doorbell action=drop direction=m2s nth=1",
         "the first source doorbell is lost",
-        "times out; the ring is one batch behind from then on, so that later copies time out as well",
+        "waits its budget, says that the DMA timed out, fails the ioctl; the ring is one batch behind from then on, so that later copies see the marker of the one before and succeed with wrong contents",
     ),
     scenario(
         "doorbell-twice",
@@ -135,7 +135,7 @@ pub const SCENARIOS: [Scenario; 32] = [
         "tail-short",
         "on=doorbell action=pointer shift=-1 direction=m2s nth=1",
         "the tail stops one descriptor short: the marker's",
-        TIMES_OUT,
+        "waits its budget, says that the DMA timed out, fails the ioctl; the next copies may see that marker and succeed with wrong contents",
     ),
     scenario(
         "queue-stop",
@@ -213,7 +213,7 @@ pub const SCENARIOS: [Scenario; 32] = [
         "registers-deadbeef",
         "on=register action=value value=0xdeadbeef",
         "every register reads 0xdeadbeef, as for accesses that the fabric refuses",
-        "reads again and again; 2.25.4.0 does not come out of probe within minutes",
+        "reads again and again; 2.25.4.0 comes out of probe after ten minutes, without a device",
     ),
     scenario(
         "surprise-removal",

@@ -17,9 +17,9 @@ const BUFFER_KIB: &str = "16384";
 const PORT: &str = "/dev/ttyS1";
 /// docs/timeline.md explains them; `merge` knows them by name.
 const PROBES: [&str; 3] = [
-    "p:neuron_doorbell neuron:udma_m2m_copy_start name=+0($arg1):string qid=$arg2:u32 tx=$arg3:u32 rx=$arg4:u32",
-    // The engine's number lies behind a struct mutex of 32 bytes.
-    "p:neuron_wait neuron:ndma_memcpy_wait_for_completion eng=+40($arg1):u32 count=$arg3:u32",
+    "p:neuron_doorbell neuron:udma_m2m_copy_start name=+0(%di):string qid=%si:u32 tx=%dx:u32 rx=%cx:u32",
+    // Registers, not $argN, which the kernel only takes for a function that is loaded. The engine's number lies behind a struct mutex of 32 bytes.
+    "p:neuron_wait neuron:ndma_memcpy_wait_for_completion eng=+40(%di):u32 count=%dx:u32",
     "r:neuron_done neuron:ndma_memcpy_wait_for_completion ret=$retval:s32",
 ];
 

@@ -295,6 +295,43 @@ fn no_message_leaves_without_bus_master() {
     });
 }
 
+/// A client that answers nothing and a guest that gives its queue up again and again: nothing piles up (the device asserts
+/// that a queue waits for one access at most), and the last round is served as if it were the first.
+#[test]
+fn a_queue_reset_while_it_waits_for_the_client_leaves_nothing_behind() {
+    let (rig, mut device) = Rig::by_message(Product::Trn2, Platform::Silicon).driver();
+    let host = |address| rig.with(|rig| rig.host(address));
+    let mut pair = queue(&mut device, 0, 0, 64);
+    rig.with(|rig| rig.fill(DATA, &pattern(64, 3)));
+    for _ in 0..3000 {
+        pair.init(&mut device).unwrap();
+        pair.stage(&mut device, host(DATA), host(RESULT), 64, Barrier::None)
+            .unwrap();
+        pair.trigger(&mut device, 1, 1).unwrap();
+        rig.with(|rig| {
+            let _ = rig.function.run();
+        });
+    }
+    rig.with(|rig| {
+        let mut sent = 0;
+        while let Some((id, request)) = rig.function.next_dma() {
+            assert!(rig.function.wants_dma(id), "{request:?}");
+            sent += 1;
+            let reply = match request {
+                DmaRequest::Read { iova, len } => Ok(rig.bytes(iova, len)),
+                DmaRequest::Write { iova, data } => {
+                    rig.fill(iova, &data);
+                    Ok(Vec::new())
+                }
+            };
+            rig.function.dma_reply(id, reply);
+            let _ = rig.function.run();
+        }
+        assert!((3..=5).contains(&sent), "{sent} messages for one copy");
+        assert_eq!(rig.bytes(RESULT, 64), pattern(64, 3));
+    });
+}
+
 /// A ring whose descriptors reset other cores: the client must not wait for all of them.
 #[test]
 fn a_slice_ends_with_a_reset() {

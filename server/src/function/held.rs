@@ -47,7 +47,9 @@ impl NeuronFunction {
         if let Some((_, via, answer)) = self.held.answer.take_if(|(at, ..)| *at <= self.now) {
             self.answer(via, &answer);
         }
-        while let Some(write) = self.late.due(self.now) {
+        while !self.messages.is_busy()
+            && let Some(write) = self.late.due(self.now)
+        {
             self.land(write);
         }
     }
@@ -58,7 +60,9 @@ impl NeuronFunction {
         // Nothing else moves without bus mastering.
         let work = self.pci.bus_master().then(|| {
             let answer = self.held.answer.as_ref().map(|(at, ..)| *at);
-            let others = [answer, self.udma.next_wake(), self.late.next()];
+            // With too much to tell the client already, late writes wait for it to listen.
+            let late = self.late.next().filter(|_| !self.messages.is_busy());
+            let others = [answer, self.udma.next_wake(), late];
             others.into_iter().flatten().min()
         });
         match reset.into_iter().chain(work.flatten()).min() {

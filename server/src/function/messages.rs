@@ -36,13 +36,23 @@ pub(super) struct Messages {
     outgoing: VecDeque<(u64, DmaRequest)>,
     askers: HashMap<u64, Asker>,
     next: u64,
+    /// [`NeuronFunction::ask`] looks for what nobody wants any more when so many wait.
+    sweep_at: usize,
 }
+
+/// Accesses that wait before anybody looks whether they are still wanted.
+const FEW: usize = 64;
 
 impl Messages {
     /// Forgets everything: whoever could reply is gone, or is not asked any more.
     pub(super) fn clear(&mut self) {
         self.outgoing.clear();
         self.askers.clear();
+    }
+
+    /// Whether work that can wait should not add to what waits for the client.
+    pub(super) fn is_busy(&self) -> bool {
+        self.outgoing.len() >= FEW
     }
 
     /// A reset dropped the work that the messages were for.
@@ -58,7 +68,14 @@ impl Messages {
 
 impl NeuronFunction {
     /// Has the client make an access; returns our name for it.
+    ///
+    /// At most twice as many wait as are wanted, and of those each queue has one: a client that takes none and a guest that
+    /// resets its queues again and again cannot make them grow.
     pub(super) fn ask(&mut self, asker: Asker, request: DmaRequest) -> u64 {
+        if self.messages.outgoing.len() >= self.messages.sweep_at.max(FEW) {
+            self.withdraw_unwanted();
+            self.messages.sweep_at = 2 * self.messages.outgoing.len();
+        }
         let id = self.messages.next;
         self.messages.next += 1;
         self.messages.askers.insert(id, asker);
@@ -182,5 +199,36 @@ impl NeuronFunction {
         for id in gone {
             self.complete(id, Err(Errno::FAULT));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use neuron_protocol::generation::{Platform, Product};
+
+    use super::*;
+    use crate::function::Config;
+
+    #[test]
+    fn what_nobody_wants_does_not_grow() {
+        let config = Config::new(Product::Trn2, Platform::Silicon);
+        let mut function = NeuronFunction::new(config).unwrap();
+        let write = || DmaRequest::Write {
+            iova: 0,
+            data: vec![0; 64],
+        };
+        // The engines know none of these: as after resets of their queues.
+        for id in 0..10_000 {
+            function.ask(Asker::Udma(id), write());
+            let messages = &function.messages;
+            assert!(messages.outgoing.len() <= 2 * FEW && messages.askers.len() <= 2 * FEW);
+        }
+        // What is wanted is never taken back.
+        for _ in 0..1000 {
+            function.ask(Asker::Late, write());
+        }
+        assert!(function.messages.is_busy());
+        let late = |(_, asker): &(&u64, &Asker)| matches!(asker, Asker::Late);
+        assert_eq!(function.messages.askers.iter().filter(late).count(), 1000);
     }
 }

@@ -413,10 +413,17 @@ impl Udma {
                 if let Step::Request(request) = step {
                     let id = self.next_id;
                     self.next_id += 1;
-                    if let Some(pair) = engine.pair_mut(queue) {
-                        pair.ticket = id;
+                    // A queue that was reset while it waited has one that nobody answers any more.
+                    if let Some(pair) = engine.pair_mut(queue)
+                        && let Some(before) = pair.ticket.replace(id)
+                    {
+                        self.waiting.remove(&before);
                     }
                     self.waiting.insert(id, (number, queue));
+                    debug_assert!(
+                        self.waiting.len() <= self.engines.len() * usize::from(QUEUES_PER_ENGINE),
+                        "a queue waits for one access at a time"
+                    );
                     return Slice::Request { id, request };
                 }
             }
@@ -438,7 +445,7 @@ impl Udma {
         self.engines
             .get(usize::from(*engine))
             .and_then(|engine| engine.pairs().get(usize::from(*queue)))
-            .is_some_and(|pair| pair.awaits() && pair.ticket == id)
+            .is_some_and(|pair| pair.awaits() && pair.ticket == Some(id))
     }
 
     /// Takes the answer to a request. One that was dropped by a reset meanwhile is ignored.

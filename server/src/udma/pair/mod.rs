@@ -78,7 +78,7 @@ pub struct Pair {
     packet_bytes: u32,
     pending: Pending,
     /// The request whose answer `pending` waits for.
-    pub ticket: u64,
+    pub ticket: Option<u64>,
     /// Address and length of that request.
     asked: (u64, u64),
     /// Causes that did not stop the engine and are still to be latched, m2s and s2m.
@@ -114,7 +114,7 @@ impl Pair {
             packet: 0,
             packet_bytes: 0,
             pending: Pending::None,
-            ticket: 0,
+            ticket: None,
             asked: (0, 0),
             latched: [0; 2],
             policed: None,

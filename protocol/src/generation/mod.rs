@@ -151,6 +151,19 @@ impl Generation {
         ))
     }
 
+    /// Whether a reset drops the work of a queue: `None` is the whole device, else a bit for each core, whose engines and
+    /// whose queue of the driver's own copies are meant (contract §7).
+    #[must_use]
+    pub fn reset_covers(&self, map: Option<u32>, engine: u8, queue: u8) -> bool {
+        let Some(map) = map else { return true };
+        (0..self.cores)
+            .filter(|core| map & 1 << core != 0)
+            .any(|core| {
+                engine / self.engines_per_core == core
+                    || self.h2t_queue(core) == Some((engine, queue))
+            })
+    }
+
     /// Name of an engine for people: `D2H_0` for those of the driver, else `NC3/5` for core 3's fifth.
     #[must_use]
     pub fn engine_name(&self, engine: u8) -> EngineName<'_> {
@@ -254,6 +267,19 @@ mod tests {
         assert_eq!(V2.h2t_queue(2), None);
         assert_eq!(V3.h2t_queue(3), Some((129, 1)));
         assert_eq!(V4.h2t_queue(7), Some((131, 1)));
+    }
+
+    #[test]
+    fn resets_cover_engines_of_cores_and_their_copy_queue() {
+        let covered = |map, place: (u8, u8)| V3.reset_covers(map, place.0, place.1);
+        assert!(covered(None, (131, 15)));
+        let (first, last) = (V3.engines_per_core * 3, V3.engines_per_core * 4 - 1);
+        for place in [(first, 0), (last, 15), (129, 1)] {
+            assert!(covered(Some(1 << 3), place), "{place:?}");
+            assert!(!covered(Some(!(1 << 3)), place), "{place:?}");
+        }
+        // All ones are all cores, and not the queues that belong to none.
+        assert!(covered(Some(u32::MAX), (0, 0)) && !covered(Some(u32::MAX), (129, 2)));
     }
 
     #[test]

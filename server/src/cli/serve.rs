@@ -399,8 +399,9 @@ impl ServeArgs {
             .timeline
             .attach(&drawn(spec), function.observers_mut());
         if let Some(all) = &mut around.engines {
-            let engines = metrics::engines(spec.product.generation());
-            let counter = Counter::new(Arc::clone(&engines));
+            let generation = spec.product.generation();
+            let engines = metrics::engines(generation);
+            let counter = Counter::new(generation, Arc::clone(&engines));
             function.observers_mut().add(Box::new(counter));
             all.push(engines);
         }

@@ -414,8 +414,6 @@ impl PciFunction for NeuronFunction {
             protection,
             file,
         } = map;
-        self.observers
-            .emit(Scope::Device, EventKind::Map { iova, size });
         if let Some((file, offset)) = file {
             let present = self
                 .memory
@@ -426,6 +424,8 @@ impl PciFunction for NeuronFunction {
                     "the file behind guest memory {iova:#x}+{size:#x} ends after {present:#x} bytes; DMA to the rest fails"
                 );
             }
+            self.observers
+                .emit(Scope::Device, EventKind::Map { iova, size });
             return Ok(());
         }
         let bar = self.pci.bar_address(HBM_BAR);
@@ -448,7 +448,10 @@ impl PciFunction for NeuronFunction {
                 protection,
                 backing,
             },
-        )
+        )?;
+        self.observers
+            .emit(Scope::Device, EventKind::Map { iova, size });
+        Ok(())
     }
 
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
@@ -490,7 +493,7 @@ impl PciFunction for NeuronFunction {
         // Nobody is left who could answer one of before, so that the next client finds a device like the first one did.
         self.messages = Messages::default();
         self.observers
-            .emit(Scope::Device, EventKind::Reset { map: u32::MAX });
+            .emit(Scope::Device, EventKind::Reset { map: None });
     }
 
     fn disconnect(&mut self) {

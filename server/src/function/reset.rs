@@ -40,12 +40,7 @@ impl NeuronFunction {
         }
         self.withdraw_unwanted();
         self.counters.resets += 1;
-        self.observers.emit(
-            Scope::Device,
-            EventKind::Reset {
-                map: map.unwrap_or(u32::MAX),
-            },
-        );
+        self.observers.emit(Scope::Device, EventKind::Reset { map });
         true
     }
 

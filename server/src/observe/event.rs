@@ -175,8 +175,8 @@ pub enum EventKind {
     Recovered,
     /// A device or core reset was acknowledged.
     Reset {
-        /// Cores; `u32::MAX` for the whole device.
-        map: u32,
+        /// Cores, a bit each; `None` for the whole device.
+        map: Option<u32>,
     },
     /// A request of the legacy mailbox is about to be answered.
     MailboxRequest {
@@ -300,8 +300,8 @@ impl fmt::Display for EventKind {
             Self::Disconnect => f.write_str("client gone"),
             Self::Abort(fault) => write!(f, "abort: {fault}"),
             Self::Recovered => f.write_str("recovered from abort"),
-            Self::Reset { map: u32::MAX } => f.write_str("device reset"),
-            Self::Reset { map } => write!(f, "core reset, map {map:#x}"),
+            Self::Reset { map: None } => f.write_str("device reset"),
+            Self::Reset { map: Some(map) } => write!(f, "core reset, map {map:#x}"),
             Self::Mailbox {
                 command,
                 sequence,

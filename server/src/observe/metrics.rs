@@ -94,14 +94,16 @@ impl Rung {
 /// Counts the events of one device.
 #[derive(Debug)]
 pub struct Counter {
+    generation: &'static Generation,
     engines: Engines,
     rung: HashMap<(u8, u8), VecDeque<Rung>>,
 }
 
 impl Counter {
     /// Adds to `engines`.
-    pub fn new(engines: Engines) -> Self {
+    pub fn new(generation: &'static Generation, engines: Engines) -> Self {
         Self {
+            generation,
             engines,
             rung: HashMap::new(),
         }
@@ -164,11 +166,15 @@ const fn side(direction: Direction) -> usize {
 impl Observer for Counter {
     fn event(&mut self, event: &Event) {
         let Scope::Queue { engine, queue } = event.scope else {
-            if matches!(
-                event.kind,
-                EventKind::Reset { map: u32::MAX } | EventKind::Disconnect
-            ) {
-                self.rung.clear();
+            match event.kind {
+                EventKind::Reset { map } => {
+                    let generation = self.generation;
+                    self.rung.retain(|(engine, queue), _| {
+                        !generation.reset_covers(map, *engine, *queue)
+                    });
+                }
+                EventKind::Disconnect => self.rung.clear(),
+                _ => {}
             }
             return;
         };
@@ -237,8 +243,9 @@ mod tests {
 
     #[test]
     fn a_marker_ends_the_latency_of_the_doorbell_that_rang_for_it() {
-        let engines = engines(Product::Trn2.generation());
-        let mut counter = Counter::new(Arc::clone(&engines));
+        let generation = Product::Trn2.generation();
+        let engines = engines(generation);
+        let mut counter = Counter::new(generation, Arc::clone(&engines));
         see(&mut counter, rung(4, 4));
         std::thread::sleep(Duration::from_millis(6));
         see(&mut counter, rung(8, 4));

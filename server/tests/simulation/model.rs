@@ -222,7 +222,8 @@ impl Model {
         queue.written = 0;
     }
 
-    fn is_reset(&self, queue: usize, map: u32) -> bool {
+    fn is_reset(&self, queue: usize, map: Option<u32>) -> bool {
+        let Some(map) = map else { return true };
         let QueueModel { engine, number, .. } = self.queues[queue];
         let first = |core: u8| core * self.generation.engines_per_core;
         (0..self.generation.cores)
@@ -238,7 +239,7 @@ impl Model {
         let Scope::Queue { engine, queue } = scope else {
             if let EventKind::Reset { map } = kind {
                 for queue in 0..self.queues.len() {
-                    if map == u32::MAX || self.is_reset(queue, map) {
+                    if self.is_reset(queue, map) {
                         self.drop_work(queue);
                     }
                 }

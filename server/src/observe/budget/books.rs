@@ -69,21 +69,12 @@ impl Books {
             (Scope::Queue { engine, queue }, kind) => {
                 self.of_queue(engine, queue, event.at, kind);
             }
-            (Scope::Device, EventKind::Reset { map: u32::MAX } | EventKind::Disconnect) => {
+            (Scope::Device, EventKind::Disconnect) => {
                 self.queues.values_mut().for_each(Queue::drop_work);
             }
             (Scope::Device, EventKind::Reset { map }) => {
-                let generation = self.generation;
-                let is_reset = |engine: u8, queue: u8| {
-                    (0..generation.cores)
-                        .filter(|core| map & 1 << core != 0)
-                        .any(|core| {
-                            engine / generation.engines_per_core == core
-                                || generation.h2t_queue(core) == Some((engine, queue))
-                        })
-                };
                 for ((engine, queue), books) in &mut self.queues {
-                    if is_reset(*engine, *queue) {
+                    if self.generation.reset_covers(map, *engine, *queue) {
                         books.drop_work();
                     }
                 }

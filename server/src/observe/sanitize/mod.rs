@@ -228,20 +228,17 @@ impl Sanitizer {
     }
 
     /// A device or core reset (contract §7).
-    fn reset(&mut self, map: u32) {
+    fn reset(&mut self, map: Option<u32>) {
         let generation = self.generation;
         for slot in 0..self.queues.len() {
             let (engine, queue) = Self::place_of(slot);
-            let core = engine / generation.engines_per_core;
-            let own = core < generation.cores && map & 1 << core != 0;
-            let shared = || {
-                (0..generation.cores).any(|core| {
-                    map & 1 << core != 0 && generation.h2t_queue(core) == Some((engine, queue))
-                })
-            };
-            if map == u32::MAX || own {
+            if !generation.reset_covers(map, engine, queue) {
+                continue;
+            }
+            let shared = engine >= generation.cores * generation.engines_per_core;
+            if map.is_none() || !shared {
                 self.power_on(slot, Setup::Reset);
-            } else if shared() {
+            } else {
                 // Its registers stay, but the driver programs it again (contract §7).
                 self.lose_polls(slot);
                 if let Some(Some(queue)) = self.queues.get_mut(slot) {
@@ -255,7 +252,7 @@ impl Sanitizer {
                 }
             }
         }
-        if map == u32::MAX {
+        if map.is_none() {
             self.disabled.fill(false);
             self.sequence = None;
         }

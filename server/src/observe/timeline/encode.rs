@@ -153,13 +153,15 @@ impl Encoder {
                 write,
                 ..
             } => return self.register(at, offset, value, write),
-            EventKind::Reset { map: u32::MAX } => {
+            EventKind::Reset { map: None } => {
                 self.drop_work(at, |_| true);
                 (Name::DeviceReset, Vec::new())
             }
-            EventKind::Reset { map } => {
+            EventKind::Reset { map: Some(map) } => {
                 let generation = self.generation;
-                self.drop_work(at, |place| of_cores(generation, map, place));
+                self.drop_work(at, |place| {
+                    generation.reset_covers(Some(map), place.0, place.1)
+                });
                 (Name::CoreReset, vec![pointer(Key::Cores, map.into())])
             }
             EventKind::Disconnect => {
@@ -577,17 +579,6 @@ impl Encoder {
         };
         proto::append(&mut self.out, &packet);
     }
-}
-
-/// Whether a reset of the cores in `map` drops the work of a queue (contract §7).
-fn of_cores(generation: &Generation, map: u32, place: (u8, u8)) -> bool {
-    (0..generation.cores)
-        .filter(|core| map & 1 << core != 0)
-        .any(|core| {
-            let first = core * generation.engines_per_core;
-            (first..first + generation.engines_per_core).contains(&place.0)
-                || generation.h2t_queue(core) == Some(place)
-        })
 }
 
 const fn track(place: (u8, u8), part: Part) -> Track {

@@ -11,7 +11,8 @@ use neuron_protocol::descriptor::Barrier;
 use neuron_protocol::generation::{Block, Platform, Product};
 use neuron_protocol::mailbox::{Command, Response, Sequence, Status, build_request};
 use neuron_protocol::marker::MARKER;
-use neuron_protocol::registers::misc_ram;
+use neuron_protocol::registers::{Direction, misc_ram, queue as udma_queue};
+use neuron_protocol::ring::MAX_SIZE;
 use neuron_vfio_user::memory::Unmapped;
 use neuron_vfio_user::observe::event::EventKind;
 use neuron_vfio_user::observe::report::{Account, Detail};
@@ -387,5 +388,271 @@ fn an_access_over_the_end_of_a_stack_reaches_what_is_there() {
         let mut read = [0xff; 8];
         rig.function.region_read(4, offset, &mut read).unwrap();
         assert_eq!(read, expected);
+    }
+}
+
+/// Failures of others that a client alone can bring about, and the tests that hold them here: source, file, test.
+const HELD: &[(&str, &str, &str)] = &[
+    (
+        "rust-vmm/vfio#141",
+        "wire/proto.rs",
+        "no_reply_is_never_answered",
+    ),
+    (
+        "rust-vmm/vfio#143, #144",
+        "wire/proto.rs",
+        "error_reply_is_a_reply",
+    ),
+    (
+        "rust-vmm/vfio#146",
+        "wire/proto.rs",
+        "memory_without_descriptor_is_reached_by_messages",
+    ),
+    (
+        "nutanix/libvfio-user#279, #466",
+        "wire/proto.rs",
+        "dma_reply_crossed_by_client_commands",
+    ),
+    (
+        "oracle/qemu#10, #11",
+        "wire/proto.rs",
+        "a_read_flushes_posted_writes",
+    ),
+    (
+        "nutanix/libvfio-user#422",
+        "wire/proto.rs",
+        "a_client_may_send_one_byte_at_a_time",
+    ),
+    (
+        "nutanix/libvfio-user#422",
+        "wire/proto.rs",
+        "a_client_may_leave_at_any_byte",
+    ),
+    (
+        "nutanix/libvfio-user#185, #619",
+        "wire/proto.rs",
+        "argsz_too_small",
+    ),
+    (
+        "rust-vmm/vfio 669eb6b, 4721187",
+        "wire/proto.rs",
+        "access_at_the_end_of_a_region",
+    ),
+    (
+        "nutanix/libvfio-user#463",
+        "wire/proto.rs",
+        "overlapping_maps_are_passed_on",
+    ),
+    (
+        "nutanix/libvfio-user#463",
+        "bugcases.rs",
+        "the_later_of_two_overlapping_maps_counts",
+    ),
+    (
+        "nutanix/libvfio-user#588, #202; spdk/spdk#3121",
+        "wire/proto.rs",
+        "ten_thousand_maps",
+    ),
+    (
+        "nutanix/libvfio-user#588, #202; spdk/spdk#3121",
+        "limits.rs",
+        "ten_thousand_mappings_are_held_and_freed",
+    ),
+    (
+        "nutanix/libvfio-user#788",
+        "wire/proto.rs",
+        "last_chunk_of_a_split_dma",
+    ),
+    (
+        "spdk/spdk#2074, #2100",
+        "wire/proto.rs",
+        "unmap_with_a_message_transfer_under_way",
+    ),
+    (
+        "spdk/spdk#2074, #2100",
+        "wire/real.rs",
+        "reset_and_unmap_of_a_busy_device",
+    ),
+    (
+        "libvfio-user file DMA",
+        "bugcases.rs",
+        "dma_past_the_end_of_a_short_file_fails_cleanly",
+    ),
+    (
+        "libvfio-user file DMA",
+        "truncation.rs",
+        "truncate_under_a_source",
+    ),
+    (
+        "libvfio-user file DMA",
+        "truncation.rs",
+        "truncate_under_a_destination",
+    ),
+    (
+        "nutanix/libvfio-user#392, spdk/spdk#1813, #1922",
+        "limits.rs",
+        "a_thousand_clients_that_vanish",
+    ),
+    (
+        "nutanix/libvfio-user#392, spdk/spdk#1813, #1922",
+        "wire/proto.rs",
+        "a_new_client_finds_a_fresh_device",
+    ),
+    (
+        "nutanix/libvfio-user#458, #844",
+        "bugcases.rs",
+        "a_device_reset_in_mid_ring_leaves_power_on_values",
+    ),
+    (
+        "nutanix/libvfio-user#859, #729",
+        "wire/proto.rs",
+        "reset_while_busy",
+    ),
+    (
+        "microsoft/openvmm#3338",
+        "device/resets.rs",
+        "no_dma_without_bus_master_and_the_work_waits_for_it",
+    ),
+    (
+        "microsoft/openvmm#3915",
+        "misbehaviour.rs",
+        "a_reset_ends_what_a_fault_began_and_lets_nothing_of_it_land_later",
+    ),
+    (
+        "a poisoned lock stops all devices",
+        "wire/proto.rs",
+        "a_panic_ends_one_device",
+    ),
+    (
+        "a poisoned lock stops all devices",
+        "many.rs",
+        "one_failing_device_leaves_the_others_running",
+    ),
+    (
+        "nutanix/libvfio-user#865, #354",
+        "../src/function/config_space.rs",
+        "status_errors_clear_by_writing_one_and_the_list_ends",
+    ),
+    (
+        "nutanix/libvfio-user#829",
+        "wire/proto.rs",
+        "every_interrupt_index_is_described",
+    ),
+    (
+        "a completion that is valid before it is written",
+        "ordering.rs",
+        "a_write_barrier_lands_data_before_the_marker",
+    ),
+    (
+        "a completion that is valid before it is written",
+        "ordering.rs",
+        "an_engine_that_lands_its_marker_early_is_seen",
+    ),
+    (
+        "Xilinx/systemctlm-cosim-demo#32",
+        "wire/msix.rs",
+        "masked_vectors_are_pending_until_they_are_unmasked",
+    ),
+    (
+        "Xilinx/systemctlm-cosim-demo#32",
+        "wire/msix.rs",
+        "triggers_signal_and_the_next_client_finds_no_eventfd",
+    ),
+    (
+        "aws-neuron-sdk#980, #776",
+        "rings.rs",
+        "a_ring_works_in_any_place_at_any_length_over_many_laps",
+    ),
+    (
+        "aws-neuron-sdk#980, #776",
+        "bugcases.rs",
+        "ring_lengths_at_their_limits",
+    ),
+    (
+        "aws-neuron-sdk#1390",
+        "device/faults.rs",
+        "a_bad_address_aborts_before_the_marker_and_stays_until_the_queue_is_reset",
+    ),
+    (
+        "aws-neuron-sdk#61",
+        "misbehaviour.rs",
+        "firmware_is_late_silent_or_wrong",
+    ),
+];
+
+/// The table is no longer than what it names.
+#[test]
+fn every_public_failure_is_held_by_a_test() {
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for (source, file, name) in HELD {
+        let text = std::fs::read_to_string(tests.join(file)).expect(file);
+        let head = format!("fn {name}()");
+        let at = text.find(&head);
+        let is_test = at.is_some_and(|at| text[..at].trim_end().ends_with("#[test]"))
+            || text.contains("proptest!") && text.contains(&format!("fn {name}("));
+        assert!(is_test, "{source}: {file} has no test {name}");
+    }
+}
+
+/// nutanix/libvfio-user#463 on the device: firmware maps a range again, longer, from a file of its own.
+#[test]
+fn the_later_of_two_overlapping_maps_counts() {
+    const START: u64 = 0xc4000;
+    let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+    let map = |end: u64, byte: u8| {
+        let file = memfd(end - START);
+        let bytes = vec![byte; usize::try_from(end - START).unwrap()];
+        rustix::io::pwrite(&file, &bytes, 0).unwrap();
+        rig.with(|rig| {
+            rig.function.dma_map(DmaMap {
+                iova: START,
+                size: end - START,
+                protection: RW,
+                file: Some((file, 0)),
+            })
+        })
+        .unwrap();
+    };
+    map(0xe0000, 1);
+    map(0xe8000, 2);
+    let host = |address| rig.with(|rig| rig.host(address));
+    let mut pair = queue(&mut device, 0, 0, 64);
+    // In the first, over its end, and in what only the second has.
+    for (nth, at) in [START, 0xe0000 - 32, 0xe7fc0].into_iter().enumerate() {
+        let to = host(RESULT + 64 * nth as u64);
+        pair.stage(&mut device, host(at), to, 64, Barrier::None)
+            .unwrap();
+    }
+    pair.trigger(&mut device, 3, 3).unwrap();
+    rig.with(|rig| {
+        rig.run();
+        assert_eq!(rig.bytes(RESULT, 192), [2; 192]);
+    });
+}
+
+/// The length register has 24 bits: what does not fit is not a longer ring but none, and nothing is read for it.
+#[test]
+fn ring_lengths_at_their_limits() {
+    let mut rig = Rig::new(Product::Trn2, Platform::Silicon);
+    for (written, kept) in [
+        (MAX_SIZE, MAX_SIZE),
+        (1 << 24, 0),
+        (33, 33),
+        (31, 31),
+        (u32::MAX, (1 << 24) - 1),
+    ] {
+        for direction in Direction::BOTH {
+            let drl = rig.register(0, 0, direction, udma_queue::DRL);
+            rig.write(drl, written);
+            assert_eq!(rig.read(drl), kept, "{written:#x}");
+            let doorbell = rig.register(0, 0, direction, udma_queue::DRTP_INC);
+            rig.write(doorbell, 1);
+        }
+        rig.run();
+        assert_eq!(
+            rig.function.report(Detail::Status).counters.bytes,
+            0,
+            "{written:#x}"
+        );
     }
 }

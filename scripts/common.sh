@@ -29,7 +29,7 @@ need() {
 need_compiler() { need gcc:gcc make:make ld:binutils /usr/include/stdio.h:libc6-dev; }
 need_cargo() {
     need_compiler
-    command -v cargo >/dev/null || die "cargo is not in PATH: install Rust 1.85 or newer (rustup, https://rustup.rs) and try again"
+    command -v cargo >/dev/null || die "cargo is not in PATH: install Rust $(sed -n "s/^rust-version = \"\(.*\)\"/\1/p" "$ROOT/Cargo.toml") or newer (rustup, https://rustup.rs) and try again"
 }
 
 # Every "URI SUITE COMPONENTS..." that the host's apt knows, in both file formats.

@@ -18,13 +18,13 @@ pub struct Counters {
     pub doorbells: u64,
     /// Descriptors completed.
     pub descriptors: u64,
-    /// Batches: doorbells that made a queue runnable.
+    /// Batches: completion markers written.
     pub batches: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Transfers that failed and accesses that were refused.
+    /// Times that an engine aborted.
     pub errors: u64,
-    /// Device and queue resets.
+    /// Device and core resets.
     pub resets: u64,
     /// BAR reads.
     pub register_reads: u64,
@@ -57,7 +57,7 @@ impl Account {
             .collect();
         if self.counters.errors > 0 {
             found.push(device(format!(
-                "{} errors counted (bad descriptors, unmapped addresses, refused accesses)",
+                "engines aborted {} times (bad descriptors, unmapped addresses); the server's log names each",
                 self.counters.errors
             )));
         }

@@ -60,7 +60,7 @@ Exit codes (when several apply, the first of this order is given: 130 2 3 4 5 1 
     3  kernel oops, panic or BUG in the guest
     4  kernel WARNING or call trace in the guest
     5  hang: time limit, silent guest, or a stall that the kernel reported
-    6  device complaint: malformed descriptors, aborted engines, refused accesses, or errors that its sanitizer found
+    6  device complaint: engines that aborted (bad descriptors, unmapped addresses), or errors that its sanitizer found
   130  stopped by a signal";
 
 /// One thing that went wrong.

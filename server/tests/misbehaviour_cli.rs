@@ -81,3 +81,43 @@ fn faults_come_and_go_while_a_device_is_served() {
     let (_, stdout, _) = fault(&["list"]);
     assert!(stdout.contains("1 of "), "{stdout}");
 }
+
+/// What the server was told of clock and chance holds for rules that come later, too.
+#[test]
+fn later_faults_rest_on_what_the_server_was_told() {
+    let served = Served::start(&["--virtual-time", "--platform", "silicon"]);
+    let socket = served.socket();
+    let add = |rule| {
+        run(&[
+            "ctl",
+            "--socket",
+            text(&socket),
+            "fault",
+            "add",
+            rule,
+            "--allow-hangs",
+        ])
+    };
+    let (code, _, stderr) = add("marker-late");
+    assert_eq!(code, 1);
+    assert!(stderr.contains("by=15ms is the device's time"), "{stderr}");
+    assert_eq!(add("reset-never").0, 0);
+
+    // The first byte of some copies is turned over: of which, the seed says.
+    let hits = |options: &[&str], late: bool| {
+        let rule = "on=copy action=corrupt byte=0 mask=1 chance=0.3";
+        let at_start: &[&str] = if late { &[] } else { &["--fault", rule] };
+        let served = Served::start(&[options, at_start].concat());
+        let socket = served.socket();
+        let ctl = |words: &[&str]| run(&[&["ctl", "--socket", text(&socket)], words].concat());
+        if late {
+            assert_eq!(ctl(&["fault", "add", rule]).0, 0);
+        }
+        run(&["probe", text(&socket)]);
+        ctl(&["fault", "list"]).1
+    };
+    let seven = ["--platform", "silicon", "--fault-seed", "7"];
+    let given = hits(&seven, false);
+    assert_eq!(given, hits(&seven, true));
+    assert_ne!(given, hits(&seven[..2], true));
+}

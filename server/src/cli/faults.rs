@@ -7,9 +7,9 @@ use clap::Args;
 use tracing::info;
 
 use super::device::DeviceSpec;
-use crate::policy::Faults;
 use crate::policy::fault::risk::{self, Clock};
 use crate::policy::fault::{self, Plan, Rule};
+use crate::policy::{Faults, Ground};
 
 /// Bytes of a file that are looked at; the parser refuses fewer.
 const MAX_READ: u64 = 1 << 20;
@@ -51,7 +51,7 @@ fn scenario(text: &str) -> Result<String, String> {
 /// What goes wrong, checked.
 #[derive(Clone, Debug, Default)]
 pub struct Plans {
-    seed: u64,
+    ground: Ground,
     rules: Vec<Rule>,
 }
 
@@ -82,28 +82,34 @@ impl FaultArgs {
                 fault::MAX_RULES
             ));
         }
-        for spec in specs.iter().filter(|_| !self.allow_hangs) {
+        for spec in specs {
             for rule in &rules {
-                risk::check(rule, spec.product.generation(), spec.platform, clock)?;
+                let generation = spec.product.generation();
+                risk::admit(rule, generation, spec.platform, clock, self.allow_hangs)?;
             }
         }
-        for rule in &rules {
-            risk::check_clock(rule, clock)?;
-        }
         Ok(Plans {
-            seed: self.fault_seed.or(seed).unwrap_or(0),
+            ground: Ground {
+                seed: self.fault_seed.or(seed).unwrap_or(0),
+                clock,
+            },
             rules,
         })
     }
 }
 
 impl Plans {
+    /// What they rest on, and any that are added later.
+    pub const fn ground(&self) -> Ground {
+        self.ground
+    }
+
     /// The faults of a device; `None` if nothing is to go wrong.
     pub fn faults(&self, spec: &DeviceSpec) -> Option<Faults> {
         if self.rules.is_empty() {
             return None;
         }
-        let mut faults = Faults::new(spec.product.generation(), self.seed);
+        let mut faults = Faults::new(spec.product.generation(), self.ground.seed);
         for rule in &self.rules {
             // Their number was checked.
             let _ = faults.add(rule.clone());
@@ -111,7 +117,7 @@ impl Plans {
         info!(
             device = spec.routing_id,
             "misbehaves on purpose, seed {}:\n{}",
-            self.seed,
+            self.ground.seed,
             faults.describe().trim_end()
         );
         Some(faults)

@@ -394,6 +394,7 @@ impl ServeArgs {
         function
             .policies_mut()
             .set_faults(around.plans.faults(spec));
+        function.policies_mut().set_ground(around.plans.ground());
         function.observers_mut().add(Box::new(Narrator));
         around
             .timeline

@@ -210,7 +210,7 @@ type OfDirections = fn(&EngineCounters) -> &[AtomicU64; 2];
 
 /// Counters of a device.
 const COUNTERS: [(&str, &str, OfReport); 9] = [
-    ("errors", "Descriptors or engines that failed", |r| {
+    ("errors", "Times that an engine aborted on an error", |r| {
         r.counters.errors
     }),
     ("resets", "Device and core resets acknowledged", |r| {

@@ -107,7 +107,7 @@ impl ConfigSpace {
         space
     }
 
-    /// A version 2 endpoint capability, last in the list: 16 GT/s, 16 lanes, no function-level reset.
+    /// A version 2 endpoint capability, first in the list: 16 GT/s, 16 lanes, no function-level reset.
     fn express(&mut self) {
         self.set(EXPRESS, [0x10, 0x00, 0x02, 0x00]);
         // Role-based error reporting; device control as after reset, writable.

@@ -2,7 +2,7 @@
 use super::NeuronFunction;
 use crate::observe::event::Observers;
 use crate::policy::fault::{Order, inline, risk};
-use crate::policy::{Faults, Notify, Operate, Posted};
+use crate::policy::{Faults, Ground, Notify, Operate, Posted};
 
 impl Operate for NeuronFunction {
     fn notify(&mut self, notify: &Notify) -> Result<Posted, String> {
@@ -20,11 +20,11 @@ impl Operate for NeuronFunction {
             Order::Add { text, allow_hangs } => {
                 let rules = inline(text)?;
                 let (generation, platform) = (self.generation, self.config.platform);
-                for rule in rules.iter().filter(|_| !allow_hangs) {
-                    // Of the guest's clock nothing is known here; whoever asks is.
-                    risk::check(rule, generation, platform, risk::Clock::Host)?;
+                let Ground { seed, clock } = self.policies.ground();
+                for rule in &rules {
+                    risk::admit(rule, generation, platform, clock, *allow_hangs)?;
                 }
-                let faults = self.policies.faults_or(|| Faults::new(generation, 0));
+                let faults = self.policies.faults_or(|| Faults::new(generation, seed));
                 for rule in rules {
                     faults.add(rule)?;
                 }

@@ -40,7 +40,7 @@ pub enum HbmSizeError {
 const MIN: u64 = 256 << 20;
 /// The window of a stack is 64 GiB (contract §1.1).
 const MAX: u64 = 256 << 30;
-/// Below the 24 GiB that the driver takes for a stack's end in BAR4 whatever the BAR's size (facts §1.4).
+/// In all: each stack then stays below the 24 GiB at which the driver takes it to end, whatever the BAR's size (facts §1.4).
 const DEFAULT: u64 = 64 << 30;
 
 impl HbmGeometry {

@@ -1,7 +1,7 @@
 //! What happens in a device, as typed events.
 //!
-//! Consumers observe, never influence. An event is built only if somebody listens, except for the few that the flight
-//! recorder of each queue always keeps.
+//! Consumers observe, never influence. Those of register accesses and of descriptors' bytes, the frequent ones, are built
+//! only if somebody is interested.
 use std::fmt;
 use std::time::Duration;
 

@@ -125,7 +125,7 @@ pub struct DescriptorReport {
     pub raw: Vec<u32>,
     /// Length, flags, ring id, operation: or why it could not be read.
     pub text: String,
-    /// Where its address leads: `guest 0x12345000`, `hbm1+0x100000`, `not mapped`.
+    /// Where its address leads: `guest 0x12345000`, `HBM 0x100000`, `not mapped`.
     pub target: String,
 }
 
@@ -168,7 +168,7 @@ pub struct MapReport {
 /// One register's value (dump only).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisterReport {
-    /// Block and register: `e32.q0.m2s.drtp`.
+    /// Block and register: `eng 32 (D2H) m2s q0 drtp`.
     pub name: String,
     /// Offset in the register window.
     pub offset: u64,
@@ -200,7 +200,7 @@ pub struct Counters {
     pub batches: u64,
     /// Bytes moved by descriptors.
     pub bytes: u64,
-    /// Descriptors or engines that failed.
+    /// Times that an engine aborted. Errors that software masked are not in here.
     pub errors: u64,
     /// Descriptors that asked for an interrupt (`INT_EN`), whether or not one could be sent.
     pub interrupts: u64,

@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use adversary::Adversary;
-pub use fault::Faults;
+pub use fault::{Faults, Ground};
 pub use operate::{MAX_NOTIFICATION, NotificationBlock, Notify, Operate, Posted};
 pub use point::Point;
 pub use timing::Timing;
@@ -37,6 +37,7 @@ pub enum Loss {
 #[derive(Default)]
 pub struct Policies {
     faults: Option<Box<Faults>>,
+    ground: Ground,
     list: Vec<Box<dyn Policy>>,
     timing: Option<Timing>,
     loss: Option<Loss>,
@@ -47,6 +48,16 @@ impl Policies {
     /// Adds a policy, to be asked last.
     pub fn add(&mut self, policy: Box<dyn Policy>) {
         self.list.push(policy);
+    }
+
+    /// Says what faults rest on that come later.
+    pub const fn set_ground(&mut self, ground: Ground) {
+        self.ground = ground;
+    }
+
+    /// What faults rest on.
+    pub const fn ground(&self) -> Ground {
+        self.ground
     }
 
     /// Installs faults on purpose, which are asked first; `None` is none.
@@ -145,7 +156,8 @@ impl fmt::Debug for Policies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} policies, timing {:?}, loss {:?}",
+            "faults {:?}, {} other policies, timing {:?}, loss {:?}",
+            self.faults,
             self.list.len(),
             self.timing,
             self.loss

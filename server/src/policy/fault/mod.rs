@@ -13,6 +13,15 @@ pub use engine::{Faults, Fired, MAX_RULES};
 pub use parse::{ParseError, Plan, inline, plan};
 pub use rule::Rule;
 
+/// What the faults of a device rest on, whether they are given at the start or later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ground {
+    /// Of what they leave to chance.
+    pub seed: u64,
+    /// The guest's.
+    pub clock: risk::Clock,
+}
+
 /// What can be done to the faults of a running device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {

@@ -317,7 +317,7 @@ impl fmt::Display for Occurrence {
         match self {
             Self::Always => f.write_str("always"),
             Self::Nth(n) => write!(f, "number {n}"),
-            Self::Every(n) => write!(f, "every {n}."),
+            Self::Every(n) => write!(f, "one in {n}"),
             Self::First(n) => write!(f, "the first {n}"),
             Self::Chance(p) => write!(f, "with probability {p}"),
         }

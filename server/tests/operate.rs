@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::raw::RawClient;
@@ -130,13 +130,34 @@ fn drain_names_the_queue_that_is_not_idle() {
         .unwrap()
         .register(Direction::M2s, DRTP_INC);
     neuron.registers.write32(doorbell, 1).unwrap();
+    // Writes are posted: a read tells that it has arrived.
+    neuron.registers.read32(doorbell).unwrap();
     let begun = Instant::now();
     let error = stderr(&ctl(&served, &["drain", "--timeout", "1"]), 1);
     assert!(begun.elapsed() >= Duration::from_secs(1));
     assert!(
-        error.contains("not idle after 1 s: engine 3 queue 1 has 1 m2s"),
+        error.contains("after 1 s nd0 is not idle: engine 3 queue 1 has 1 m2s"),
         "{error}"
     );
+    // More of them than are answered at a time hold up nobody else.
+    let mut patient: Vec<_> = (0..6)
+        .map(|_| {
+            Command::new(BINARY)
+                .args(["ctl", "--socket"])
+                .arg(served.socket())
+                .args(["drain", "--timeout", "600"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    stdout(&ctl(&served, &["status"]));
+    stdout(&ctl(&served, &["stop"]));
+    for drain in &mut patient {
+        assert!(!drain.wait().unwrap().success());
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify as Signal;
 
@@ -20,8 +20,22 @@ use crate::record::{Begins, Header, Journal, Payload};
 
 /// How long a device may take to answer. Its thread works in short slices, so this is already odd.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two looks at devices that are to become idle.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Why devices are not idle.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotIdle {
+    /// One has work.
+    #[error("nd{id} is not idle: {with}; `ctl status` has the details")]
+    Busy {
+        /// Its routing id.
+        id: u8,
+        /// The work.
+        with: String,
+    },
+    /// One is not there or does not answer.
+    #[error("{0}")]
+    NoAnswer(String),
+}
 
 /// The devices, and what there is beside them.
 pub struct Operator {
@@ -59,7 +73,8 @@ impl Operator {
             Request::Notify { device, notify } => self.notify(device, notify),
             Request::Fault { device, order } => self.fault(device, order),
             Request::Reset { device } => self.reset(device),
-            Request::Drain { device, seconds } => self.drain(device, seconds),
+            // Whoever waits looks again; see [`super::server`].
+            Request::Drain { device, .. } => self.idle(device).map_err(|error| error.to_string()),
             Request::Log { filter } => self.set_log(&filter),
             Request::Stop => {
                 self.stop.notify_one();
@@ -131,30 +146,27 @@ impl Operator {
         ))
     }
 
-    fn drain(&self, id: Option<u8>, seconds: u16) -> Result<String, String> {
+    /// Looks once whether devices are idle; all of them must be at the same time.
+    ///
+    /// # Errors
+    /// Which is not and why, or which does not answer.
+    pub fn idle(&self, id: Option<u8>) -> Result<String, NotIdle> {
         let devices = match id {
-            Some(_) => vec![self.one(id)?],
+            Some(_) => vec![self.one(id).map_err(NotIdle::NoAnswer)?],
             None => self.devices.iter().collect(),
         };
-        let deadline = Instant::now() + Duration::from_secs(seconds.into());
         let mut answer = String::new();
         for device in devices {
             let id = device.routing_id();
-            loop {
-                let report = device
-                    .report(Detail::Status, PATIENCE)
-                    .ok_or_else(|| format!("nd{id}: {}", super::device::GONE))?;
-                let busy = busy(&report);
-                if busy.is_empty() {
-                    break;
-                }
-                if Instant::now() >= deadline {
-                    return Err(format!(
-                        "nd{id} is not idle after {seconds} s: {}; `ctl status` has the details",
-                        busy.join("; ")
-                    ));
-                }
-                std::thread::sleep(DRAIN_INTERVAL);
+            let report = device
+                .report(Detail::Status, PATIENCE)
+                .ok_or_else(|| NotIdle::NoAnswer(format!("nd{id}: {}", super::device::GONE)))?;
+            let busy = busy(&report);
+            if !busy.is_empty() {
+                return Err(NotIdle::Busy {
+                    id,
+                    with: busy.join("; "),
+                });
             }
             // Writing to a string cannot fail.
             let _ = writeln!(answer, "nd{id}: idle");

@@ -11,10 +11,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
-use super::operator::Operator;
+use super::operator::{NotIdle, Operator};
 use super::protocol::{ERROR, MAX_REQUEST, Request};
 use crate::vfio::Listener;
 
@@ -24,6 +24,9 @@ pub const MAX_CLIENTS: usize = 16;
 const MAX_ANSWERS: usize = 4;
 /// How long a client may take to say what it wants, and again to read the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two looks at devices that are to become idle.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The listener as tokio takes it. The path stays with `listener`.
 ///
@@ -88,6 +91,9 @@ async fn client(
         None => Err("the request line is not complete".to_owned()),
     };
     let answer = match request {
+        Ok(Request::Drain { device, seconds }) => {
+            drain(&operator, answers, device, seconds).await?
+        }
         Ok(request) => {
             // The semaphore is never closed.
             let _turn = answers.acquire().await;
@@ -97,6 +103,31 @@ async fn client(
     };
     timeout(CLIENT_PATIENCE, stream.write_all(answer.as_bytes())).await??;
     Ok(())
+}
+
+/// Waits for devices to become idle. Only each look takes a turn: a long wait holds up nobody.
+async fn drain(
+    operator: &Arc<Operator>,
+    answers: &Semaphore,
+    device: Option<u8>,
+    seconds: u16,
+) -> std::io::Result<String> {
+    let deadline = Instant::now() + Duration::from_secs(seconds.into());
+    loop {
+        let over = Instant::now() >= deadline;
+        let operator = Arc::clone(operator);
+        let turn = answers.acquire().await;
+        let looked = tokio::task::spawn_blocking(move || operator.idle(device)).await?;
+        drop(turn);
+        match looked {
+            Ok(answer) => return Ok(answer),
+            Err(NotIdle::Busy { .. }) if !over => sleep(DRAIN_INTERVAL).await,
+            Err(error @ NotIdle::Busy { .. }) => {
+                return Ok(format!("{ERROR}after {seconds} s {error}\n"));
+            }
+            Err(error) => return Ok(format!("{ERROR}{error}\n")),
+        }
+    }
 }
 
 /// Reads until the end of the line, of the stream or of what a line may have; a descriptor may come with it.

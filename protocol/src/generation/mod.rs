@@ -72,6 +72,9 @@ pub struct Generation {
     pub first_h2t_engine: u8,
     /// Cores that share one such engine, each with the queue of its rank (contract §5.1).
     pub cores_per_h2t_engine: u8,
+    /// How many of those engines a reset of cores can name by themselves: bit 32 of its map is the first (`fw_io_initiate_reset`
+    /// of 2.30.2.0: top-level DMA groups, 3:0 of the high word).
+    pub resettable_h2t_engines: u8,
     /// Names of those engines, in order (contract §5.1).
     pub h2t_names: &'static [&'static str],
     /// Bytes of the register BAR (contract §1.1).
@@ -151,17 +154,32 @@ impl Generation {
         ))
     }
 
-    /// Whether a reset drops the work of a queue: `None` is the whole device, else a bit for each core, whose engines and
-    /// whose queue of the driver's own copies are meant (contract §7).
+    /// The cores that a reset map names, a bit each from 0 up (contract §7).
+    pub fn reset_cores(&self, map: u64) -> impl Iterator<Item = u8> {
+        (0..self.cores).filter(move |core| map & 1 << core != 0)
+    }
+
+    /// Whether a reset map names the whole of an engine, as that of a core (contract §7) or by itself.
     #[must_use]
-    pub fn reset_covers(&self, map: Option<u32>, engine: u8, queue: u8) -> bool {
+    pub fn resets_engine(&self, map: u64, engine: u8) -> bool {
+        let group = engine.checked_sub(self.first_h2t_engine);
+        match group {
+            None => self
+                .reset_cores(map)
+                .any(|core| engine / self.engines_per_core == core),
+            Some(group) => group < self.resettable_h2t_engines && map >> 32 & 1 << group != 0,
+        }
+    }
+
+    /// Whether a reset drops the work of a queue; `None` is the whole device. An engine that cores share loses their queues
+    /// alone (contract §7).
+    #[must_use]
+    pub fn reset_covers(&self, map: Option<u64>, engine: u8, queue: u8) -> bool {
         let Some(map) = map else { return true };
-        (0..self.cores)
-            .filter(|core| map & 1 << core != 0)
-            .any(|core| {
-                engine / self.engines_per_core == core
-                    || self.h2t_queue(core) == Some((engine, queue))
-            })
+        self.resets_engine(map, engine)
+            || self
+                .reset_cores(map)
+                .any(|core| self.h2t_queue(core) == Some((engine, queue)))
     }
 
     /// Name of an engine for people: `D2H_0` for those of the driver, else `NC3/5` for core 3's fifth.
@@ -274,12 +292,17 @@ mod tests {
         let covered = |map, place: (u8, u8)| V3.reset_covers(map, place.0, place.1);
         assert!(covered(None, (131, 15)));
         let (first, last) = (V3.engines_per_core * 3, V3.engines_per_core * 4 - 1);
+        let cores = |map: u32| Some(u64::from(map));
         for place in [(first, 0), (last, 15), (129, 1)] {
-            assert!(covered(Some(1 << 3), place), "{place:?}");
-            assert!(!covered(Some(!(1 << 3)), place), "{place:?}");
+            assert!(covered(cores(1 << 3), place), "{place:?}");
+            assert!(!covered(cores(!(1 << 3)), place), "{place:?}");
         }
         // All ones are all cores, and not the queues that belong to none.
-        assert!(covered(Some(u32::MAX), (0, 0)) && !covered(Some(u32::MAX), (129, 2)));
+        let all = cores(u32::MAX);
+        assert!(covered(all, (0, 0)) && !covered(all, (129, 2)));
+        // Top-level DMA by itself, where there is such a thing.
+        assert!(covered(Some(1 << 33), (129, 2)) && !covered(Some(1 << 33), (130, 2)));
+        assert!(!V2.reset_covers(Some(1 << 33), 33, 2));
     }
 
     #[test]

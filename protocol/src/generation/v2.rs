@@ -12,6 +12,7 @@ pub static V2: Generation = Generation {
     engines_per_core: 16,
     first_h2t_engine: 32,
     cores_per_h2t_engine: 1,
+    resettable_h2t_engines: 0,
     h2t_names: &["D2H", "H2D"],
     register_bar_size: 0x4000_0000,
     windows: WINDOWS,

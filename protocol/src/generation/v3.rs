@@ -15,6 +15,7 @@ pub(super) const CAYMAN: Generation = Generation {
     engines_per_core: 16,
     first_h2t_engine: 128,
     cores_per_h2t_engine: 2,
+    resettable_h2t_engines: 4,
     h2t_names: &["D2H_0", "H2D_0", "D2H_1", "H2D_1"],
     register_bar_size: 1 << 32,
     windows: WINDOWS,

@@ -36,7 +36,7 @@ pub const ACK: u32 = 0x0f0;
 pub const DATA: u32 = 0x100;
 /// Bytes of the data window.
 pub const DATA_SIZE: u32 = 0x80;
-/// Reset map, high word (drivers from 2.27).
+/// Reset map, high word: engines of the driver's own copies (drivers from 2.27).
 pub const RESET_MAP_HIGH: u32 = 0x1d4;
 /// Reset map: cores, SDMA groups, `TopSPs`.
 pub const RESET_MAP: u32 = 0x1d8;

@@ -25,7 +25,7 @@ impl NeuronFunction {
     }
 
     /// Asks whether a reset is acknowledged.
-    pub(super) fn admit_reset(&mut self, map: Option<u32>) -> bool {
+    pub(super) fn admit_reset(&mut self, map: Option<u64>) -> bool {
         self.held.reset = match self.policies.judge(self.now, Point::Reset { map }) {
             Verdict::Drop => Some(Duration::MAX),
             Verdict::Delay(by) if by > Duration::ZERO => Some(self.now.saturating_add(by)),

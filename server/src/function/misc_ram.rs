@@ -2,8 +2,8 @@
 use std::time::Duration;
 
 use neuron_protocol::registers::misc_ram::{
-    self, ACK, RESET, RESET_CORES, RESET_MAP, RESPONSE_HIGH, RESPONSE_LOW, ROUTING_ID, SERIAL_HIGH,
-    SERIAL_LOW, SIZE, TRIGGER,
+    self, ACK, RESET, RESET_CORES, RESET_MAP, RESET_MAP_HIGH, RESPONSE_HIGH, RESPONSE_LOW,
+    ROUTING_ID, SERIAL_HIGH, SERIAL_LOW, SIZE, TRIGGER,
 };
 
 use super::firmware::Firmware;
@@ -25,7 +25,7 @@ pub enum Command {
     /// Nothing.
     None,
     /// Reset these cores; `None` is the whole device.
-    Reset(Option<u32>),
+    Reset(Option<u64>),
     /// Answer the request in host memory.
     LegacyMailbox {
         /// Device-side address of the request.
@@ -109,7 +109,7 @@ impl MiscRam {
         let address = |high, low| u64::from(get(high)) << 32 | u64::from(get(low));
         match get(RESET) {
             0 => {}
-            RESET_CORES => return Command::Reset(Some(get(RESET_MAP))),
+            RESET_CORES => return Command::Reset(Some(address(RESET_MAP_HIGH, RESET_MAP))),
             _ => return Command::Reset(None),
         }
         let response = address(RESPONSE_HIGH, RESPONSE_LOW);

@@ -211,7 +211,7 @@ impl NeuronFunction {
         }
         // A whole-device reset is 0 in drivers up to 2.25.4.0 and all ones in 2.30.2.0 (contract §12.3).
         let map = (value != 0 && value != u32::MAX).then_some(value);
-        self.reset_cores(map);
+        self.reset_cores(map.map(u64::from));
     }
 
     fn command(&mut self, command: Command) {

@@ -8,8 +8,10 @@ use crate::observe::event::{EventKind, Scope};
 impl NeuronFunction {
     /// Does the work of a reset and says so; what acknowledges it comes after.
     ///
-    /// `map` holds the cores, one bit each; `None` is the whole device. Returns whether to acknowledge.
-    pub(super) fn reset_cores(&mut self, map: Option<u32>) -> bool {
+    /// `map` is what [`Generation::reset_covers`] takes; `None` is the whole device. Returns whether to acknowledge.
+    ///
+    /// [`Generation::reset_covers`]: neuron_protocol::generation::Generation::reset_covers
+    pub(super) fn reset_cores(&mut self, map: Option<u64>) -> bool {
         if !self.admit_reset(map) {
             return false;
         }
@@ -25,17 +27,16 @@ impl NeuronFunction {
                 self.messages.drop_askers();
             }
             Some(map) => {
-                for core in (0..generation.cores).filter(|core| map & 1 << core != 0) {
-                    let first = core * generation.engines_per_core;
-                    let engines = first..first + generation.engines_per_core;
-                    self.udma.reset(|engine| engines.contains(&engine));
-                    self.late.forget(|engine, _| engines.contains(&engine));
-                    // The engine of the driver's own copies is shared: only this core's queue (contract §7).
+                self.udma
+                    .reset(|engine| generation.resets_engine(map, engine));
+                // The engines of the driver's own copies are shared: of those only the cores' queues (contract §7).
+                for core in generation.reset_cores(map) {
                     if let Some((engine, queue)) = generation.h2t_queue(core) {
                         self.udma.reset_queue(engine, queue);
-                        self.late.forget(|e, q| (e, q) == (engine, queue));
                     }
                 }
+                self.late
+                    .forget(|engine, queue| generation.reset_covers(Some(map), engine, queue));
             }
         }
         self.withdraw_unwanted();

@@ -175,8 +175,8 @@ pub enum EventKind {
     Recovered,
     /// A device or core reset was acknowledged.
     Reset {
-        /// Cores, a bit each; `None` for the whole device.
-        map: Option<u32>,
+        /// What it names, see [`neuron_protocol::generation::Generation::reset_covers`]; `None` is the whole device.
+        map: Option<u64>,
     },
     /// A request of the legacy mailbox is about to be answered.
     MailboxRequest {

@@ -60,8 +60,8 @@ pub enum Point {
     },
     /// A reset is about to be done and acknowledged.
     Reset {
-        /// Cores, one bit each; `None` is the whole device.
-        map: Option<u32>,
+        /// What it names, see [`neuron_protocol::generation::Generation::reset_covers`]; `None` is the whole device.
+        map: Option<u64>,
     },
     /// A mailbox request is about to be executed and answered.
     Mailbox {

@@ -102,6 +102,48 @@ fn a_core_reset_leaves_the_other_cores_alone() {
     });
 }
 
+/// Drivers from 2.27 on name the engines of the driver's own copies in a second word.
+#[test]
+fn a_core_reset_may_name_whole_copy_engines() {
+    let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+    // Of a queue that no core has; the neighbour's is left alone.
+    let mut pairs = [129, 130].map(|engine| {
+        let pair = queue(&mut device, engine, 5, 64);
+        rig.with(|rig| {
+            let base = rig.register(engine, 5, Direction::M2s, DRBP_HIGH);
+            rig.write(base, 7);
+        });
+        (engine, pair)
+    });
+    rig.with(|rig| {
+        let ram = rig.generation.misc_ram;
+        rig.write(ram + misc_ram::RESET_MAP_HIGH, 1 << 1);
+        rig.write(ram + misc_ram::RESET_MAP, 0x0002_0202);
+        rig.write(ram + misc_ram::RESET, misc_ram::RESET_CORES);
+        rig.write(ram + misc_ram::TRIGGER, 1);
+        rig.run();
+        assert_eq!(rig.read(ram + misc_ram::RESET), 0, "not acknowledged");
+        let base = |rig: &mut Rig, engine| {
+            let base = rig.register(engine, 5, Direction::M2s, DRBP_HIGH);
+            rig.read(base)
+        };
+        assert_eq!((base(rig, 129), base(rig, 130)), (0, 7));
+    });
+    // It works again once it is programmed.
+    let host = |address| rig.with(|rig| rig.host(address));
+    rig.with(|rig| rig.fill(DATA, &pattern(64, 4)));
+    let (engine, pair) = &mut pairs[0];
+    neuron_protocol::cycle::init_engine(&mut device, *engine).unwrap();
+    pair.init(&mut device).unwrap();
+    pair.stage(&mut device, host(DATA), host(RESULT), 64, Barrier::None)
+        .unwrap();
+    pair.trigger(&mut device, 1, 1).unwrap();
+    rig.with(|rig| {
+        rig.run();
+        assert_eq!(rig.bytes(RESULT, 64), pattern(64, 4));
+    });
+}
+
 #[test]
 fn a_disconnected_device_is_as_new() {
     let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();

@@ -222,7 +222,7 @@ impl Model {
         queue.written = 0;
     }
 
-    fn is_reset(&self, queue: usize, map: Option<u32>) -> bool {
+    fn is_reset(&self, queue: usize, map: Option<u64>) -> bool {
         let Some(map) = map else { return true };
         let QueueModel { engine, number, .. } = self.queues[queue];
         let first = |core: u8| core * self.generation.engines_per_core;

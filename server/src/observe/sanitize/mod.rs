@@ -228,15 +228,14 @@ impl Sanitizer {
     }
 
     /// A device or core reset (contract §7).
-    fn reset(&mut self, map: Option<u32>) {
+    fn reset(&mut self, map: Option<u64>) {
         let generation = self.generation;
         for slot in 0..self.queues.len() {
             let (engine, queue) = Self::place_of(slot);
             if !generation.reset_covers(map, engine, queue) {
                 continue;
             }
-            let shared = engine >= generation.cores * generation.engines_per_core;
-            if map.is_none() || !shared {
+            if map.is_none_or(|map| generation.resets_engine(map, engine)) {
                 self.power_on(slot, Setup::Reset);
             } else {
                 // Its registers stay, but the driver programs it again (contract §7).

@@ -162,7 +162,7 @@ impl Encoder {
                 self.drop_work(at, |place| {
                     generation.reset_covers(Some(map), place.0, place.1)
                 });
-                (Name::CoreReset, vec![pointer(Key::Cores, map.into())])
+                (Name::CoreReset, vec![pointer(Key::Cores, map)])
             }
             EventKind::Disconnect => {
                 self.drop_work(at, |_| true);

@@ -181,7 +181,7 @@ const CASES: &[Case] = &[
     // A known defect is an excuse only while the kernel's log has its very line.
     pass(
         "known/seen",
-        "--product trn2 --scenario info,self_bug --known guest-tests/tests/known.toml",
+        "--product trn2 --scenario info,buffer_copy,self_bug --known guest-tests/tests/known.toml",
     ),
     Case {
         name: "known/another-fault",

@@ -146,7 +146,8 @@ const CASES: &[Case] = &[
     Case {
         name: "judge/broken-rule",
         options: "--product trn1 --platform silicon --scenario buffer_copy -- --fault descriptor-corrupt-once --sanitize=fatal",
-        expected: Expected::Fails(Failure::Device),
+        // The guest may give up its copy before the end of the server is noticed.
+        expected: Expected::FailsSaying("the driver broke a rule"),
     },
     Case {
         name: "judge/slow-batch",

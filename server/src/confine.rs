@@ -146,6 +146,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_shutdown,
     libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_ioctl,

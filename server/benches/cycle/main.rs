@@ -21,7 +21,7 @@ use neuron_protocol::descriptor::MAX_DESCRIPTOR_LENGTH;
 use neuron_protocol::generation::Product;
 use neuron_protocol::ring::SYNC_THRESHOLD;
 use pin::Pin;
-use reference::Reference;
+use reference::{Loop, Peers, Reference};
 use report::Results;
 
 struct Options {
@@ -55,7 +55,10 @@ fn options() -> Options {
         match argument.as_str() {
             // cargo says so.
             "--bench" => {}
-            reference::SERVE => reference::serve(Path::new(&value())),
+            reference::SERVE => {
+                let server = value();
+                reference::serve(&server, Path::new(&value()))
+            }
             "--json" => options.json = Some(value()),
             "--product" => {
                 options.product = value()
@@ -100,13 +103,16 @@ fn main() {
     // What is started now stays there.
     pin.servers();
     let served = Served::start(&arguments);
-    let mut reference = Reference::start();
+    let mut peers = Peers {
+        our_loop: Reference::start(Loop::Ours),
+        crates: Reference::start(Loop::Crates),
+    };
     pin.client();
     let mut bench = Bench::new(&served, product, effort);
 
-    let reads = bench.reads(&mut reference);
-    let posted = bench.posted(&mut reference);
-    drop(reference);
+    let reads = bench.reads(&mut peers);
+    let posted = bench.posted(&mut peers.crates);
+    drop(peers);
     let (round_trips, [word, most]) = bench.latencies([4, u64::from(MAX_DESCRIPTOR_LENGTH)]);
     let results = Results {
         product,

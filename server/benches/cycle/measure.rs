@@ -15,7 +15,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend};
 
 use crate::common::raw::RawClient;
 use crate::common::{Served, text};
-use crate::reference::{CALLS_PER_WRITE, Reference};
+use crate::reference::{CALLS_PER_WRITE, Peers, Reference};
 
 const RAM: u64 = 1 << 32;
 const RX_RING: u64 = RAM + (1 << 20);
@@ -166,13 +166,15 @@ impl<'a> Bench<'a> {
         timed_read(&mut self.neuron.registers, offset)
     }
 
-    pub fn reads(&mut self, reference: &mut Reference) -> [Times; 2] {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    /// The whole device, our loop with the small device, the crate's with the same.
+    pub fn reads(&mut self, peers: &mut Peers) -> [Times; 3] {
+        let mut samples = [const { Vec::new() }; 3];
         for _ in 0..self.effort.samples / TURN {
-            ours.extend((0..TURN).map(|_| self.round_trip()));
-            theirs.extend((0..TURN).map(|_| timed_read(&mut reference.client, 0)));
+            samples[0].extend((0..TURN).map(|_| self.round_trip()));
+            samples[1].extend((0..TURN).map(|_| timed_read(&mut peers.our_loop.client, 0)));
+            samples[2].extend((0..TURN).map(|_| timed_read(&mut peers.crates.client, 0)));
         }
-        [Times::of(ours), Times::of(theirs)]
+        samples.map(Times::of)
     }
 
     pub fn posted(&mut self, reference: &mut Reference) -> [Posted; 2] {

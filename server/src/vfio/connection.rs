@@ -4,8 +4,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -14,6 +16,18 @@ use rustix::net::{
 use super::codec::MAX_FDS;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
+
+/// How long [`Patience::Short`] waits at most. The kernel rounds it up to its own ticks, of up to 10 ms.
+const SHORT: Duration = Duration::from_millis(4);
+
+/// Whether a receive call waits if there is nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It returns at once.
+    None,
+    /// It waits for a few milliseconds.
+    Short,
+}
 
 /// What a receive call brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +51,7 @@ pub struct Calls {
     pub send: u64,
 }
 
-/// A connected, non-blocking socket.
+/// A connected socket. It never blocks but in [`Self::receive`] when that is asked to wait.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
@@ -45,12 +59,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Takes over a connected stream socket and makes it non-blocking.
+    /// Takes over a connected stream socket.
     ///
     /// # Errors
-    /// The flag could not be set.
+    /// Its way of waiting could not be set.
     pub fn new(socket: OwnedFd) -> Result<Self, Errno> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
+        rustix::io::ioctl_fionbio(&socket, false)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(SHORT))?;
         Ok(Self {
             socket,
             calls: Calls::default(),
@@ -61,7 +76,11 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn receive(&mut self, inbox: &mut Inbox) -> Result<Received, Errno> {
+    pub fn receive(&mut self, inbox: &mut Inbox, patience: Patience) -> Result<Received, Errno> {
+        let flags = match patience {
+            Patience::None => RecvFlags::DONTWAIT,
+            Patience::Short => RecvFlags::empty(),
+        };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let (received, room) = loop {
@@ -73,10 +92,10 @@ impl Connection {
                 &self.socket,
                 &mut into,
                 &mut control,
-                RecvFlags::CMSG_CLOEXEC,
+                RecvFlags::CMSG_CLOEXEC | flags,
             ) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::INTR) if patience == Patience::None => {}
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
                 other => break (other?, room),
             }
         };
@@ -135,8 +154,9 @@ fn send_once(
     bytes: &[u8],
     file: Option<&Arc<File>>,
 ) -> Result<usize, Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let Some(file) = file else {
-        return rustix::net::send(socket, bytes, SendFlags::NOSIGNAL);
+        return rustix::net::send(socket, bytes, flags);
     };
     let fds = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -144,10 +164,5 @@ fn send_once(
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(Errno::NOBUFS);
     }
-    rustix::net::sendmsg(
-        socket,
-        &[IoSlice::new(bytes)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }

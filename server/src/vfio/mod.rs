@@ -15,7 +15,7 @@ mod session;
 mod visitors;
 mod wait;
 
-pub use connection::{Calls, Connection, Received};
+pub use connection::{Calls, Connection, Patience, Received};
 pub use function::{
     DmaMap, DmaReply, DmaRequest, DmaUnmap, FunctionInfo, Irq, IrqAction, IrqSet, PciFunction,
     Progress, Protection, Region, RegionMmap, SparseArea,

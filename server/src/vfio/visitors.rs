@@ -46,6 +46,11 @@ impl Visitors {
         });
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Their sockets.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|visitor| visitor.socket.as_fd())

@@ -1,4 +1,5 @@
-//! How a device thread waits: blocked in poll(2), unless it was told to look for a while first.
+//! How a device thread waits: in recvmsg(2) while its client keeps it busy, else in poll(2), unless it was told to look for
+//! a while first.
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, Timespec, poll};
@@ -9,6 +10,40 @@ use rustix::io::Errno;
 pub struct Settings {
     /// How long after its last activity the thread goes on looking instead of blocking. Zero never spins.
     pub busy_poll: Duration,
+}
+
+/// A thread that waits for its client alone looks at everything else this often.
+const LOOK_AROUND: Duration = Duration::from_millis(4);
+
+/// Whether the client alone is worth waiting for. All times are since serving began.
+#[derive(Debug, Default)]
+pub(super) struct Attention {
+    /// The client has sent something at the last occasion, and may do so again at once.
+    lively: bool,
+    /// The last wake-up.
+    now: Duration,
+    /// The last wake-up from a wait for everything.
+    all: Duration,
+}
+
+impl Attention {
+    /// The thread woke up from waiting for the client alone.
+    pub(super) const fn on_client(&mut self, now: Duration, in_vain: bool) {
+        self.now = now;
+        self.lively = !in_vain;
+    }
+
+    /// The thread woke up from waiting for everything; `sent`: the client was among those who wanted something.
+    pub(super) const fn on_all(&mut self, now: Duration, sent: bool) {
+        self.now = now;
+        self.all = now;
+        self.lively = sent || self.lively;
+    }
+
+    /// Whether the thread may wait for the client alone, for some milliseconds.
+    pub(super) fn may_be_on_client(&self) -> bool {
+        self.lively && self.now.saturating_sub(self.all) < LOOK_AROUND
+    }
 }
 
 /// Waits for descriptors.
@@ -27,6 +62,11 @@ impl Waiter {
             spin_until: None,
             calls: 0,
         }
+    }
+
+    /// Whether it blocks as soon as there is nothing to do.
+    pub(super) const fn blocks(&self) -> bool {
+        self.busy_poll.is_zero()
     }
 
     /// `poll` calls so far.
@@ -119,6 +159,29 @@ mod tests {
         waiter.wait(&mut fds, Some(limit)).unwrap();
         assert!(start.elapsed() >= limit, "{:?}", start.elapsed());
         waiter.calls() - before
+    }
+
+    #[test]
+    fn a_client_that_never_pauses_is_left_for_the_others_in_time() {
+        let at = Duration::from_millis;
+        let mut attention = Attention::default();
+        assert!(!attention.may_be_on_client(), "nobody has sent anything");
+        attention.on_all(at(100), true);
+        for now in 100..104 {
+            attention.on_client(at(now), false);
+            assert!(attention.may_be_on_client());
+        }
+        attention.on_client(at(104), false);
+        assert!(!attention.may_be_on_client(), "others have waited for 4 ms");
+        // It was busy with something else for a while, and nobody wanted anything.
+        attention.on_all(at(150), false);
+        assert!(attention.may_be_on_client());
+        attention.on_client(at(151), true);
+        assert!(!attention.may_be_on_client(), "it has fallen silent");
+        attention.on_all(at(152), false);
+        assert!(!attention.may_be_on_client(), "it is still silent");
+        attention.on_all(at(153), true);
+        assert!(attention.may_be_on_client());
     }
 
     #[test]

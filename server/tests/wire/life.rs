@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use neuron_vfio_user::vfio::codec::Command;
@@ -142,6 +143,50 @@ fn second_client_is_turned_away_and_the_first_not_disturbed() {
     drop(first);
     served.wait_disconnected();
     served.peer().assert_silent();
+}
+
+/// While a client asks and asks, the thread waits for it alone; everybody else is to be heard all the same.
+#[test]
+fn a_client_that_never_pauses_keeps_nobody_waiting() {
+    let served = Served::new();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (served, done) = (&served, &done);
+        let busy = scope.spawn(move || {
+            let mut peer = served.peer();
+            let mut answers = 0_u64;
+            while !done.load(Ordering::Acquire) {
+                peer.assert_silent();
+                answers += 1;
+            }
+            answers
+        });
+        let others = scope.spawn(move || {
+            served.wait_connected();
+            // Long after the last look at everything: whoever is to be heard now must be looked for.
+            std::thread::sleep(Duration::from_millis(50));
+            for _ in 0..5 {
+                let mut second = served.raw();
+                let version = Command::Version {
+                    major: 0,
+                    minor: 0,
+                    data: crate::peer::QEMU_VERSION,
+                };
+                assert_eq!(second.call(&version).errno(), 16);
+            }
+            for _ in 0..50 {
+                served.look(|mock| mock.writes += 1);
+            }
+        });
+        let result = others.join();
+        let polls = served.handle.status().unwrap().polls;
+        done.store(true, Ordering::Release);
+        let answers = busy.join().unwrap();
+        result.unwrap();
+        // Else this has not tested what it is about.
+        assert!(polls < answers, "{polls} polls, {answers} answers");
+    });
+    served.stop();
 }
 
 /// A client that left with its last words unread is not in the way of the next.

@@ -99,6 +99,15 @@ impl Served {
         }
     }
 
+    /// Waits for a client.
+    pub fn wait_connected(&self) {
+        let start = Instant::now();
+        while !self.handle.status().unwrap().connected {
+            assert!(start.elapsed() < PATIENCE, "no client came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn wait_turned_away(&self, count: u64) {
         let start = Instant::now();
         while self.handle.status().unwrap().turned_away < count {

@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result, ensure};
 use super::{Context, Outcome};
 use crate::canvas::Canvas;
 use crate::job::stage;
-use crate::pci;
 
 const COPIES: u64 = 50;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -15,10 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Each copy of core 0 interrupts once, and no more come than were asked for.
 pub fn run(context: &Context) -> Result<Outcome> {
     let device = &context.device;
-    let counter = PathBuf::from(format!(
-        "/sys/class/neuron_device/neuron{}/interrupts",
-        device.index
-    ));
+    let class = PathBuf::from(format!("/sys/class/neuron_device/neuron{}", device.index));
+    let counter = class.join("interrupts");
     if !counter.exists() {
         return Ok(Outcome::NotOffered(
             "no interrupts: the driver uses none, or the device has no MSI-X (serve --msix)".into(),
@@ -29,11 +26,8 @@ pub fn run(context: &Context) -> Result<Outcome> {
         text.trim().parse().context("the count")
     };
     stage("configuration space, as lspci sees it");
-    let function = pci::functions()
-        .into_iter()
-        .find(|function| function.driver.is_some())
-        .context("no function with a driver")?;
-    let place = PathBuf::from("/sys/bus/pci/devices").join(&function.address);
+    let place = class.join("device").canonicalize().context("the function")?;
+    let function = place.display();
     let config = std::fs::read(place.join("config")).context("configuration space")?;
     let byte = |at: usize| config.get(at).copied().unwrap_or(0);
     let mut at = usize::from(byte(0x34));

@@ -2,12 +2,14 @@
 //! beside a bare memmove.
 //!
 //! `cargo bench -p neuron-vfio-user` runs it; docs/performance.md says how to read it. Options after `--`: `--json FILE`,
-//! `--product NAME`, `--quick`, `--serve OPTION` for the server under test, `--pin apart|together|no` (apart).
+//! `--product NAME`, `--quick`, `--serve OPTION` for the server under test, `--pin apart|together|no` (apart). With
+//! `--consumers` it measures instead what each way of watching a device costs.
 //!
 //! All numbers come from one run, and are to be compared by ratio: on a shared machine the times move, the ratios hold.
 //! The client posts its writes as QEMU does, and polls the marker in shared memory as the driver does.
 #[path = "../../tests/common/mod.rs"]
 mod common;
+mod consumers;
 mod measure;
 mod pin;
 mod reference;
@@ -31,6 +33,7 @@ struct Options {
     /// For `serve`.
     serve: Vec<String>,
     pin: Pin,
+    consumers: bool,
 }
 
 fn options() -> Options {
@@ -44,6 +47,7 @@ fn options() -> Options {
         },
         serve: Vec::new(),
         pin: Pin::Apart,
+        consumers: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -70,6 +74,7 @@ fn options() -> Options {
                 options.pin = Pin::parse(&value())
                     .unwrap_or_else(|| usage("--pin takes apart, together or no"));
             }
+            "--consumers" => options.consumers = true,
             "--quick" => {
                 options.effort = Effort {
                     batch: 256,
@@ -85,7 +90,7 @@ fn options() -> Options {
 
 fn usage(error: &str) -> ! {
     eprintln!(
-        "error: {error}\nusage: cargo bench -p neuron-vfio-user [-- [--quick] [--product NAME] [--serve OPTION]... [--pin apart|together|no] [--json FILE]]"
+        "error: {error}\nusage: cargo bench -p neuron-vfio-user [-- [--quick] [--consumers] [--product NAME] [--serve OPTION]... [--pin apart|together|no] [--json FILE]]"
     );
     std::process::exit(2)
 }
@@ -97,7 +102,13 @@ fn main() {
         effort,
         serve,
         pin,
+        consumers,
     } = options();
+    if consumers {
+        let costs = consumers::measure(product, effort, pin);
+        consumers::print(&costs);
+        return write(json, &consumers::json(&costs));
+    }
     let mut arguments = vec!["--product", product.name(), "--log", "warn"];
     arguments.extend(serve.iter().map(String::as_str));
     // What is started now stays there.
@@ -125,8 +136,12 @@ fn main() {
         bandwidths: bench.bandwidths(),
     };
     results.print();
-    if let Some(path) = json
-        && let Err(error) = std::fs::write(&path, format!("{:#}\n", results.json()))
+    write(json, &results.json());
+}
+
+fn write(path: Option<String>, report: &serde_json::Value) {
+    if let Some(path) = path
+        && let Err(error) = std::fs::write(&path, format!("{report:#}\n"))
     {
         eprintln!("error: {path}: {error}");
         std::process::exit(1);

@@ -200,6 +200,17 @@ impl<'a> Bench<'a> {
         ]
     }
 
+    /// Some full batches, short copies, and register reads by a client that looks for the answer.
+    pub fn loads(&mut self, turn: usize) -> [Vec<Duration>; 3] {
+        let (source, bytes) = (self.host(SOURCE), self.bytes());
+        let batches = (0..turn).map(|_| self.copy(source, HBM, bytes)).collect();
+        let copies = (0..turn).map(|_| self.copy(source, HBM, 4096)).collect();
+        self.neuron.registers.look_for_replies(true);
+        let reads = (0..turn).map(|_| self.round_trip()).collect();
+        self.neuron.registers.look_for_replies(false);
+        [batches, copies, reads]
+    }
+
     /// CPU time of the device thread so far.
     fn cpu(&self) -> Duration {
         let pid = self.served.pid().as_raw_nonzero();

@@ -26,7 +26,10 @@ pub fn run(context: &Context) -> Result<Outcome> {
         text.trim().parse().context("the count")
     };
     stage("configuration space, as lspci sees it");
-    let place = class.join("device").canonicalize().context("the function")?;
+    let place = class
+        .join("device")
+        .canonicalize()
+        .context("the function")?;
     let function = place.display();
     let config = std::fs::read(place.join("config")).context("configuration space")?;
     let byte = |at: usize| config.get(at).copied().unwrap_or(0);

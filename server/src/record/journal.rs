@@ -57,7 +57,8 @@ impl Journal {
         let buffer = Arc::<Buffer>::default();
         let (other, name) = (Arc::clone(&buffer), name.to_owned());
         let thread = std::thread::Builder::new().name("record".to_owned());
-        let thread = thread.spawn(move || other.write(writer, limit, &name))?;
+        let device = header.routing_id;
+        let thread = thread.spawn(move || other.write(writer, limit, device, &name))?;
         Ok(Arc::new(Self {
             buffer,
             payload: header.payload,

@@ -144,6 +144,7 @@ impl Buffer {
         &self,
         mut out: BlockWriter<W>,
         limit: u64,
+        device: u8,
         name: &str,
     ) -> Result<Written, String> {
         let mut result = Ok(());
@@ -184,15 +185,18 @@ impl Buffer {
         };
         match (result, end) {
             (Err(error), _) => tracing::error!(
+                device,
                 "recording {name} ends here, good up to {written} bytes: it cannot be written: {error}"
             ),
             (Ok(()), End::Stopped | End::Asked) => {
-                tracing::info!("recording {name} is complete: {written} bytes");
+                tracing::info!(device, "recording {name} is complete: {written} bytes");
             }
             (Ok(()), End::Limit) => tracing::warn!(
+                device,
                 "recording {name} ends at {written} bytes; the device goes on. --record-limit allows more"
             ),
             (Ok(()), End::Slow) => tracing::error!(
+                device,
                 "recording {name} ends at {written} bytes: the disk is slower than the device; record to a faster one, or with --record-payload none"
             ),
         }
@@ -262,7 +266,7 @@ mod tests {
         let writer = BlockWriter::new(gate, &header()).unwrap();
         let buffer = Arc::<Buffer>::default();
         let other = Arc::clone(&buffer);
-        let thread = std::thread::spawn(move || drop(other.write(writer, limit, "test")));
+        let thread = std::thread::spawn(move || drop(other.write(writer, limit, 0, "test")));
         (buffer, sender, out, thread)
     }
 

@@ -180,7 +180,10 @@ impl Active {
     fn log(&self, point: &Point) {
         let Self { rule, fired, .. } = self;
         if *fired <= LOGGED || fired.is_power_of_two() {
+            let queue = point.queue();
             tracing::info!(
+                engine = queue.map(|(engine, _)| engine),
+                queue = queue.map(|(_, queue)| queue),
                 "fault {}: {} at {point} (hit {fired})",
                 rule.name,
                 rule.action.fit().name

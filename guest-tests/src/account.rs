@@ -39,6 +39,9 @@ pub struct Account {
     pub routing_id: u8,
     /// QEMU is connected.
     pub connected: bool,
+    /// The guest works on a private copy of its memory.
+    #[serde(default)]
+    pub private_memory: bool,
     /// Totals.
     pub counters: Counters,
     /// Engines that stand aborted, with the cause.
@@ -55,6 +58,11 @@ impl Account {
             .iter()
             .map(|(engine, cause)| device(format!("engine {engine} is aborted: {cause}")))
             .collect();
+        if self.private_memory {
+            found.push(device(
+                "guest memory is private: nothing the device writes arrives; start QEMU with share=on".to_owned(),
+            ));
+        }
         if self.counters.errors > 0 {
             found.push(device(format!(
                 "engines aborted {} times (bad descriptors, unmapped addresses); the server's log names each",

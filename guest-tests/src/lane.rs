@@ -14,7 +14,7 @@ use crate::guest_line::GuestLine;
 use crate::known::{self, Known};
 use crate::module::Module;
 use crate::progress::Progress;
-use crate::qemu::Qemu;
+use crate::qemu::{Backing, Qemu};
 use crate::report::Report;
 use crate::supervise::Run;
 use crate::{initramfs, rundir};
@@ -62,6 +62,8 @@ pub struct Lane {
     pub virtual_time: bool,
     /// Guest memory, MiB.
     pub memory: u32,
+    /// How the device gets at it.
+    pub backing: Backing,
     /// Guest CPUs.
     pub cpus: u32,
     /// Limit of the whole run.

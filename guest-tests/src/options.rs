@@ -11,7 +11,7 @@ use crate::known::Known;
 use crate::lane::Lane;
 use crate::module::Module;
 use crate::progress::Progress;
-use crate::qemu::{self, Qemu};
+use crate::qemu::{self, Backing, Qemu};
 use crate::{artifacts, coverage};
 
 /// What to boot and what to run in it.
@@ -55,6 +55,9 @@ pub struct GuestOptions {
     /// Guest memory in MiB [default: 2048, and 512 more for each further device]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
     pub memory: Option<u32>,
+    /// How the device gets at guest memory; `private` and `messages` are what a QEMU without `share=on` does
+    #[arg(long, value_enum, default_value_t)]
+    pub guest_memory: Backing,
     /// Guest CPUs; with one alone the kernel's stall detection starves while a driver polls
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
@@ -183,6 +186,7 @@ impl GuestOptions {
             memory: self
                 .memory
                 .unwrap_or(2048 + 512 * (u32::from(self.devices) - 1)),
+            backing: self.guest_memory,
             cpus: self.cpus,
             timeout: Duration::from_secs(self.timeout),
             required: self.require.clone(),

@@ -94,6 +94,37 @@ fn version(banner: &str) -> Option<(String, (u32, u32))> {
     Some((text.to_owned(), pair))
 }
 
+/// How the device gets at guest memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backing {
+    /// By a file that it maps: what the device needs
+    #[default]
+    Shared,
+    /// By a file of which the guest works on a private copy (`share=off`): the mistake that hides best
+    Private,
+    /// By messages to QEMU, for there is no file
+    Messages,
+}
+
+impl Backing {
+    /// QEMU's arguments for so many MiB.
+    fn args(self, memory: u32) -> Vec<String> {
+        let mut args = vec!["-m".to_owned(), format!("{memory}M")];
+        let share = match self {
+            Self::Shared => "on",
+            Self::Private => "off",
+            Self::Messages => return args,
+        };
+        args.extend([
+            "-object".to_owned(),
+            format!("memory-backend-memfd,id=mem,size={memory}M,share={share}"),
+            "-machine".to_owned(),
+            "memory-backend=mem".to_owned(),
+        ]);
+        args
+    }
+}
+
 /// What a guest is made of.
 #[derive(Clone, Debug)]
 pub struct Machine<'a> {
@@ -109,6 +140,8 @@ pub struct Machine<'a> {
     pub virtual_time: bool,
     /// Guest memory, MiB.
     pub memory: u32,
+    /// How the device gets at it.
+    pub backing: Backing,
     /// Guest CPUs.
     pub cpus: u32,
     /// Kernel image.
@@ -145,16 +178,10 @@ impl Machine<'_> {
             // The guest stays after it powers off, and with it the device's state, until the account is taken.
             add("-no-shutdown", "");
         }
-        // share=on: with anything else the device's writes never reach the guest (qemu client).
-        add(
-            "-object",
-            &format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory),
-        );
-        add(
-            "-machine",
-            &format!("q35,memory-backend=mem,accel={}", self.accel.name()),
-        );
-        add("-m", &format!("{}M", self.memory));
+        add("-machine", &format!("q35,accel={}", self.accel.name()));
+        for word in self.backing.args(self.memory) {
+            add(&word, "");
+        }
         add(
             "-cpu",
             &cpu_model(self.accel, self.product, self.sockets.len()),
@@ -315,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_always_shared() {
+    fn memory_is_shared_unless_told_otherwise() {
         let machine = Machine {
             accel: Accel::Tcg,
             virtual_time: true,
@@ -323,6 +350,7 @@ mod tests {
             hotplug: None,
             sockets: &["d0.sock".into()],
             memory: 64,
+            backing: Backing::default(),
             cpus: 1,
             kernel: Path::new("k"),
             initramfs: Path::new("i"),
@@ -338,7 +366,8 @@ mod tests {
             .into_string()
             .unwrap();
         assert!(line.contains("memory-backend-memfd,id=mem,size=64M,share=on"));
-        assert!(line.contains("memory-backend=mem,"));
+        assert!(line.contains("-machine memory-backend=mem"));
+        assert!(!Backing::Messages.args(64).concat().contains("backend"));
         assert!(line.contains("-icount shift=0,sleep=off"));
         assert!(line.contains(r#""path":"d0.sock""#));
     }

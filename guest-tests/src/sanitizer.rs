@@ -39,6 +39,21 @@ struct Found {
     severity: String,
     count: u64,
     detail: String,
+    engine: Option<u16>,
+    queue: Option<u8>,
+    direction: Option<String>,
+    index: Option<u32>,
+}
+
+impl Found {
+    /// Where it was first seen: the same words of two queues are two findings.
+    fn place(&self) -> String {
+        let engine = self.engine.map(|engine| format!(" e{engine}"));
+        let queue = self.queue.map(|queue| format!(".q{queue}"));
+        let descriptor = self.direction.as_ref().zip(self.index);
+        let descriptor = descriptor.map(|(direction, index)| format!(" {direction} {index}"));
+        [engine, queue, descriptor].into_iter().flatten().collect()
+    }
 }
 
 /// What was found: errors, and suspicions in words. A server without a sanitizer has left no file.
@@ -60,8 +75,12 @@ pub fn read(directory: &Path) -> Result<(Vec<Finding>, Vec<String>)> {
             .with_context(|| format!("{} holds no findings", path.display()))?;
         for found in file.findings {
             let text = format!(
-                "nd{}: sanitizer: {} x{}: {}",
-                file.device, found.rule, found.count, found.detail
+                "nd{}{}: sanitizer: {} x{}: {}",
+                file.device,
+                found.place(),
+                found.rule,
+                found.count,
+                found.detail
             );
             if found.severity == "error" {
                 errors.push(Finding::new(Failure::Device, text));
@@ -103,7 +122,8 @@ mod tests {
         assert_eq!(read(directory.path()).unwrap(), (vec![], vec![]));
         let text = r#"{"device":3,"errors":1,"findings":[
             {"rule":"rx-short","severity":"error","count":2,"detail":"a","events":[]},
-            {"rule":"no-barrier","severity":"suspicion","count":1,"detail":"b"}]}"#;
+            {"rule":"no-barrier","severity":"suspicion","count":1,"detail":"b",
+             "engine":128,"queue":3,"direction":"m2s","index":17}]}"#;
         std::fs::write(directory.path().join("nd3-findings.json"), text).unwrap();
         let (errors, suspicions) = read(directory.path()).unwrap();
         assert_eq!(
@@ -113,7 +133,10 @@ mod tests {
                 "nd3: sanitizer: rx-short x2: a"
             )]
         );
-        assert_eq!(suspicions, ["nd3: sanitizer: no-barrier x1: b"]);
+        assert_eq!(
+            suspicions,
+            ["nd3 e128.q3 m2s 17: sanitizer: no-barrier x1: b"]
+        );
         std::fs::write(directory.path().join("nd4-findings.json"), "{}").unwrap();
         assert!(read(directory.path()).is_err());
     }

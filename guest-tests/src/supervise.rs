@@ -261,6 +261,7 @@ impl<'a> Run<'a> {
             hotplug: lane.hotplug.then_some(QMP),
             sockets: &sockets,
             memory: lane.memory,
+            backing: lane.backing,
             cpus: lane.cpus,
             kernel: &lane.kernel.image,
             initramfs,

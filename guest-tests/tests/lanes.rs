@@ -79,6 +79,17 @@ const CASES: &[Case] = &[
         "inf2/silicon/6.12/msix",
         "--product inf2 --platform silicon --kernel 6.12 --scenario info,buffer_copy,interrupts,reload -- --msix",
     ),
+    // No file behind guest memory: every descriptor, every byte and every marker is a message.
+    pass(
+        "trn2/qemu/6.1/guest-memory-by-messages",
+        "--product trn2 --guest-memory messages --scenario info,buffer_copy,device_copy,memset,async_copy,zero_copy,core_reset,reload",
+    ),
+    // And a file that is the wrong one: nothing that the device writes arrives, and it says so.
+    Case {
+        name: "judge/guest-memory-is-private",
+        options: "--product trn1 --platform silicon --guest-memory private --scenario info,buffer_copy",
+        expected: Expected::DeviceSays("guest memory is private"),
+    },
     // Pulled out of its root port and plugged in again, idle and with copies in flight.
     pass(
         "trn2/qemu/6.1/hotplug",

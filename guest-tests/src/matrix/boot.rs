@@ -15,7 +15,7 @@ use crate::guest_line::GuestLine;
 use crate::options::GuestOptions;
 use crate::outcome::{Failure, Finding};
 use crate::progress::Progress;
-use crate::qemu::Qemu;
+use crate::qemu::{Backing, Qemu};
 use crate::report::Report;
 use crate::{artifacts, coverage, lane};
 
@@ -152,6 +152,7 @@ impl Booter {
             accel: self.options.accel,
             virtual_time: self.options.virtual_time,
             memory: None,
+            guest_memory: Backing::default(),
             cpus: 2,
             timeout: self
                 .options

@@ -5,7 +5,18 @@
  * of 16 descriptors that is never filled. There is no completion ring: the
  * counter only moves when software saw a marker and acknowledges.
  */
+#include <linux/module.h>
+
 #include "neuron_test.h"
+
+/* Faults on purpose, which a device in order forgives and --adversary does not. */
+static bool no_write_barrier;
+module_param(no_write_barrier, bool, 0444);
+MODULE_PARM_DESC(no_write_barrier, "a fault: let the marker pass the data (docs/adversary.md)");
+
+static bool no_strong_order;
+module_param(no_strong_order, bool, 0444);
+MODULE_PARM_DESC(no_strong_order, "a fault: let the zero-copy marker pass the data (docs/adversary.md)");
 
 /* What the hardware takes as a ring: prefetch works in 256-byte lines. */
 int nt_ring_check(u64 address, u32 size)
@@ -77,14 +88,14 @@ int nt_ring_stage(struct nt_queue *queue, u64 src, u64 dst, u32 bytes, enum nt_b
 
 	desc = &queue->rx.desc[nt_ring_next(&queue->rx, &phase)];
 	len_ctrl = length | phase << NP_LEN_RING_ID_SHIFT;
-	if (barrier == NT_BARRIER_SOW)
+	if (barrier == NT_BARRIER_SOW && !no_strong_order)
 		len_ctrl |= NP_LEN_STRONG_ORDER;
 	desc->len_ctrl = cpu_to_le32(len_ctrl);
 	desc->meta_ctrl = 0;
 	desc->address = cpu_to_le64(dst);
 
 	desc = &queue->tx.desc[nt_ring_next(&queue->tx, &phase)];
-	if (barrier == NT_BARRIER_WRITE)
+	if (barrier == NT_BARRIER_WRITE && !no_write_barrier)
 		meta |= NP_META_WRITE_BARRIER;
 	desc->len_ctrl = cpu_to_le32(length | phase << NP_LEN_RING_ID_SHIFT | NP_LEN_FIRST | NP_LEN_LAST);
 	desc->meta_ctrl = cpu_to_le32(meta);

@@ -7,7 +7,7 @@ use crate::artifacts;
 use crate::guest_line::Verdict;
 use crate::report::Report;
 
-/// Prefix of scenarios that fail on purpose; they are not part of `all`.
+/// Prefix of scenarios that fail on purpose, or only make sense behind one that failed; they are not part of `all`.
 const ON_PURPOSE: &str = "self_";
 
 /// The names behind a `--scenario` text, given all that `init` knows.

@@ -13,7 +13,7 @@ use neuron_guest_tests::guest_line::Verdict;
 use neuron_guest_tests::options::GuestOptions;
 use neuron_guest_tests::outcome::{Failure, verdict};
 use neuron_guest_tests::progress::Progress;
-use neuron_guest_tests::report::Report;
+use neuron_guest_tests::report::{Report, ScenarioResult};
 use neuron_guest_tests::{artifacts, coverage, lane, print};
 use rustix::fs::{FlockOperation, flock};
 
@@ -33,6 +33,8 @@ enum Expected {
     FailsSaying(&'static str),
     /// The device complains, and says this. Whether the guest's scenario had time to fail as well is a race between the two.
     DeviceSays(&'static str),
+    /// This scenario fails and all others pass.
+    OnlyFails(&'static str),
     /// With one adversary of a few (the server's last option is the seed) a scenario fails, and a finding contains this.
     FailsForASeed(&'static str),
     /// Every scenario passes, and the last device alone complains.
@@ -142,6 +144,12 @@ const CASES: &[Case] = &[
         name: "faults/data-error-once",
         options: "--product trn1 --platform silicon --scenario buffer_copy -- --fault data-error-once",
         expected: Expected::FailsSaying("Connection timed out"),
+    },
+    // What a fault has left behind, a reset of the device takes away.
+    Case {
+        name: "faults/recovery-by-reset",
+        options: "--product trn1 --platform silicon --virtual-time --scenario buffer_copy,self_recovery,device_copy -- --fault engine-stall",
+        expected: Expected::OnlyFails("buffer_copy"),
     },
     // What waits for minutes does so in virtual time.
     pass(
@@ -355,6 +363,18 @@ fn check_one(options: &str, expected: &Expected) -> Result<(), String> {
             }
             Err(format!(
                 "{}\nexpected a failed scenario with {words:?}",
+                print::closing(&lane, &report)
+            ))
+        }
+        (Ok((lane, report)), Expected::OnlyFails(name)) => {
+            let as_expected =
+                |s: &ScenarioResult| (s.verdict == Verdict::Fail) == (s.name == *name);
+            let asked = coverage::asked(&options.scenario, &coverage::known());
+            if report.scenarios.len() == asked.len() && report.scenarios.iter().all(as_expected) {
+                return Ok(());
+            }
+            Err(format!(
+                "{}\nexpected {name} to fail, and nothing else",
                 print::closing(&lane, &report)
             ))
         }

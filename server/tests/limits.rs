@@ -285,13 +285,19 @@ fn confined_by_default_and_not_on_request() {
 /// Descriptors of the server do not reach programs, whatever it may one day start.
 #[test]
 fn every_descriptor_is_closed_on_exec() {
-    let served = Served::start(&[]);
+    let served = Served::start(&["--msix"]);
     let pid = served.pid();
+    let before = descriptors(pid);
     let mut client = connect(&served.socket());
     let file = memfd(1 << 20);
     client
         .map_range(0x10_0000, 1 << 20, Some(file.as_fd()))
         .unwrap();
+    // Mapped files are closed again; an eventfd stays.
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    client.set_eventfd(0, event.as_fd()).unwrap();
+    // The connection and the eventfd.
+    assert_eq!(descriptors(pid), before + 2);
     let directory = format!("/proc/{}/fdinfo", pid.as_raw_nonzero());
     let mut count = 0;
     for entry in std::fs::read_dir(directory).unwrap() {

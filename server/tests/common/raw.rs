@@ -13,6 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 const VERSION: u16 = 1;
 const DMA_MAP: u16 = 2;
 const DMA_UNMAP: u16 = 3;
+const SET_IRQS: u16 = 8;
 const DEVICE_RESET: u16 = 13;
 const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
@@ -84,6 +85,16 @@ impl RawClient {
             body.extend_from_slice(&value.to_le_bytes());
         }
         self.request(DMA_UNMAP, &body, None).map(drop)
+    }
+
+    /// Attaches an eventfd to an MSI-X vector.
+    pub fn set_eventfd(&mut self, vector: u32, event: BorrowedFd<'_>) -> io::Result<()> {
+        let mut body = Vec::new();
+        // argsz, flags (eventfd, trigger), index (MSI-X), first, count.
+        for value in [20, 1 << 2 | 1 << 5, 2, vector, 1_u32] {
+            body.extend_from_slice(&value.to_le_bytes());
+        }
+        self.request(SET_IRQS, &body, Some(event)).map(drop)
     }
 
     /// `DEVICE_RESET`.

@@ -354,8 +354,16 @@ const fn on_purpose(
     }
 }
 
-/// Only by name: they end badly, whatever the driver does.
+/// Only by name: they end badly, whatever the driver does, or are of use behind others that do.
 pub const SELF_TESTS: &[Scenario] = &[
+    slow(
+        120,
+        each(
+            "self_recovery",
+            "the whole device reset, then copies on every core: behind a fault, what it left is gone",
+            reset::run_recovery,
+        ),
+    ),
     on_purpose("self_fail", "fails on purpose", self_test::fail),
     on_purpose("self_panic", "panics on purpose", self_test::panic),
     on_purpose("self_crash", "dies on purpose", self_test::crash),

@@ -36,6 +36,26 @@ pub fn run_device(context: &Context) -> Result<Outcome> {
     Ok(Outcome::Pass)
 }
 
+/// The whole device without a copy before it, which after a fault would fail: then everything works again.
+pub fn run_recovery(context: &Context) -> Result<Outcome> {
+    let device = &context.device;
+    stage("reset");
+    device.reset(abi::NC_MAP_DEVICE)?;
+    stage("after the reset");
+    for core in 0..device.cores {
+        let mut canvas = Canvas::paint(
+            device,
+            "painted after",
+            device.device_of(core, 300_000)?,
+            context.pattern(u64::from(core)),
+        )?;
+        canvas.copy_within(0, 150_001, 140_003)?;
+        canvas.check().with_context(|| format!("core {core}"))?;
+        canvas.free()?;
+    }
+    Ok(Outcome::Pass)
+}
+
 fn around(context: &Context, map: u32) -> Result<()> {
     let device = &context.device;
     stage(format_args!("before reset {map:#x}"));

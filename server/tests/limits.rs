@@ -101,6 +101,43 @@ fn ten_thousand_mappings_are_held_and_freed() {
     });
 }
 
+/// A client that maps all it can, files or bytes, takes nothing from the client of another device.
+#[test]
+fn one_client_leaves_the_others_their_part() {
+    let served = Served::start_many(2, &[]);
+    let mut greedy = connect(&served.socket());
+    let other = served.socket().with_file_name("neuron1.sock");
+    let mut modest = connect(&other);
+    // 64 TiB that cost nothing.
+    let huge = memfd(1 << 46);
+    let big = memfd(1 << 30);
+    let mut bytes = 0;
+    for size in (30..47).rev().map(|power| 1_u64 << power) {
+        let mut at = (1 << 62) + size;
+        while greedy.map_range(at, size, Some(huge.as_fd())).is_ok() {
+            bytes += size;
+            at += 1 << 47;
+        }
+    }
+    assert_eq!(bytes, 4 << 40);
+    greedy.unmap(0, 0).unwrap();
+    let small = memfd(4096);
+    let held = (0..40_000_u64)
+        .take_while(|n| greedy.map_range(n << 12, 4096, Some(small.as_fd())).is_ok())
+        .count();
+    assert!((10_000..30_000).contains(&held), "{held}");
+    for n in 0..500 {
+        modest
+            .map_range(n << 30, 1 << 30, Some(big.as_fd()))
+            .unwrap();
+    }
+    // And the process can still tell of itself, which takes a thread.
+    let socket = served.socket();
+    let directory = socket.parent().unwrap();
+    let (code, _, stderr) = common::run(&["ctl", "--socket-dir", text(directory), "status"]);
+    assert_eq!(code, 0, "{stderr}");
+}
+
 /// A look through all of them for each would show: the most that a device takes, by message and so without files.
 #[test]
 fn the_last_mapping_takes_no_longer_than_the_first() {

@@ -7,30 +7,23 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use vm_memory::{MmapRegion, VolatileMemory, VolatileSlice};
 
 use super::Unmapped;
+use super::quota::{Quota, Share};
 use super::sigbus::Registration;
 use crate::vfio::Protection;
 
 /// Most mappings at a time: the `max_dma_maps` that QEMU announces (qemu client "Connect order").
 pub const MAX_MAPPINGS: usize = 65_535;
 
-/// Most files mapped at a time by the whole process. The kernel lets a process have 65,530 areas (`vm.max_map_count`);
-/// each file needs a second one when it is cut short, or [`super::sigbus`] cannot rescue us, and the rest needs some.
-const MAX_MAPPED: usize = 30_000;
-
 /// The smallest page, and the grain of `DMA_MAP`.
 const PAGE: u64 = 4 << 10;
 /// The largest huge page.
 const MAX_PAGE: u64 = 1 << 30;
-
-/// Files mapped. Threads that count at the same time may overshoot by their number, which does no harm.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// A mapped file of the client's, which may cut it short at any time. The descriptor is closed once it is mapped: a
 /// client may map more files than a process may have open.
@@ -48,6 +41,7 @@ struct ClientFile {
 struct Mapped {
     start: *mut c_void,
     len: usize,
+    _share: Share,
 }
 
 // SAFETY: an address range belongs to the process; this only unmaps it.
@@ -57,7 +51,6 @@ unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        MAPPED.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the range was mapped by `ClientFile::map`, and everything that reaches it borrows from its owner.
         let result = unsafe { rustix::mm::munmap(self.start, self.len) };
         if let Err(error) = result {
@@ -67,15 +60,21 @@ impl Drop for Mapped {
 }
 
 impl ClientFile {
-    fn map(file: &OwnedFd, offset: u64, len: usize, prot: ProtFlags) -> Result<Self, Errno> {
+    fn map(
+        file: &OwnedFd,
+        offset: u64,
+        len: usize,
+        prot: ProtFlags,
+        share: Share,
+    ) -> Result<Self, Errno> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        if MAPPED.load(Ordering::Relaxed) >= MAX_MAPPED {
-            return Err(Errno::NOSPC);
-        }
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, file, offset) }?;
-        MAPPED.fetch_add(1, Ordering::Relaxed);
-        let mapping = Mapped { start, len };
+        let mapping = Mapped {
+            start,
+            len,
+            _share: share,
+        };
         let (prot, flags) = (prot.bits().cast_signed(), flags.bits().cast_signed());
         // SAFETY: the range was mapped just now and is unmapped after the region is gone.
         let region = unsafe { MmapRegion::build_raw(start.cast(), len, prot, flags) }
@@ -184,6 +183,7 @@ impl Mapping {
 #[derive(Debug, Default)]
 pub struct GuestMap {
     mappings: BTreeMap<u64, Mapping>,
+    quota: Arc<Quota>,
 }
 
 impl GuestMap {
@@ -227,7 +227,9 @@ impl GuestMap {
             .and_then(|len| len.checked_next_multiple_of(page))
             .and_then(|len| usize::try_from(len).ok())
             .ok_or(Errno::NOMEM)?;
-        let file = ClientFile::map(file, offset - skipped, len, prot)?;
+        // Before the kernel is asked: what it would give is taken from all devices.
+        let share = self.quota.take(u64::try_from(len).unwrap_or(u64::MAX))?;
+        let file = ClientFile::map(file, offset - skipped, len, prot, share)?;
         let shared = Shared {
             file: Arc::new(file),
             offset: skipped,
@@ -256,10 +258,15 @@ impl GuestMap {
     /// # Errors
     /// There are too many mappings.
     pub fn insert(&mut self, iova: u64, mapping: Mapping) -> Result<(), Errno> {
-        self.remove(iova, mapping.size)?;
+        let end = iova.saturating_add(mapping.size);
         if self.mappings.len() >= MAX_MAPPINGS {
-            return Err(Errno::NOSPC);
+            // Unless one of the others goes, there is no room: then nothing must be lost by trying.
+            let mut inside = self.mappings.range(iova..end);
+            if !inside.any(|(start, other)| start + other.size <= end) {
+                return Err(Errno::NOSPC);
+            }
         }
+        self.remove(iova, mapping.size)?;
         self.mappings.insert(iova, mapping);
         Ok(())
     }

@@ -4,6 +4,7 @@
 mod copy;
 mod guest;
 mod hbm;
+mod quota;
 mod sigbus;
 mod sparse;
 mod tap;

@@ -33,6 +33,7 @@ pub mod function;
 pub mod live;
 pub mod memory;
 pub mod observe;
+pub mod outputs;
 pub mod policy;
 pub mod probe;
 pub mod record;

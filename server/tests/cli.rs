@@ -378,3 +378,35 @@ fn version_and_help() {
         assert!(stdout.contains(option), "{option}");
     }
 }
+
+/// A run whose output is not there has not done what was asked for, and says so with its exit code.
+#[test]
+fn a_lost_output_is_no_success() {
+    for option in ["--budget", "--coverage"] {
+        let mut served = Served::start(&[option, "/dev/full"]);
+        let (status, log) = served.end(Signal::TERM);
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(
+            log.contains(option) && log.contains("No space left"),
+            "{log}"
+        );
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("one");
+    let socket = directory.path().join("s");
+    let [file, socket] = [file.as_path(), socket.as_path()].map(text);
+    let (code, _, stderr) = run(&[
+        "serve",
+        "--socket",
+        socket,
+        "--record",
+        file,
+        "--timeline",
+        file,
+    ]);
+    assert_eq!(code, 1, "{stderr}");
+    assert!(
+        stderr.contains("another option writes to the same file"),
+        "{stderr}"
+    );
+}

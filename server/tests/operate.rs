@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::raw::RawClient;
-use common::{BINARY, Served};
+use common::{BINARY, Served, text};
 use neuron_protocol::cycle::{Device, QueueLocation, QueuePair, Registers};
 use neuron_protocol::generation::Product;
 use neuron_protocol::registers::Direction;
@@ -169,7 +169,8 @@ fn time_lines_start_and_stop_while_confined() {
     assert!(error.contains("no time line"), "{error}");
     for _ in 0..2 {
         stdout(&ctl(&served, &["timeline", "start", path]));
-        let error = stderr(&ctl(&served, &["timeline", "start", "/dev/null"]), 1);
+        let other = served.directory.path().join("u");
+        let error = stderr(&ctl(&served, &["timeline", "start", text(&other)]), 1);
         assert!(error.contains("stop it first"), "{error}");
         stdout(&ctl(&served, &["reset"]));
         let words = stdout(&ctl(&served, &["timeline", "stop"]));
@@ -179,6 +180,11 @@ fn time_lines_start_and_stop_while_confined() {
             .each(|packet| events += u32::from(packet.timestamp.is_some()))
             .unwrap();
         assert_eq!(events, 1);
+    }
+    // Whoever does not read a pipe would decide when the device's threads may end.
+    for what in [&["timeline", "start"][..], &["record", "start"]] {
+        let error = stderr(&ctl(&served, &[what, &["/dev/stdout"]].concat()), 1);
+        assert!(error.contains("write to a file"), "{error}");
     }
     let error = stderr(&ctl(&served, &["timeline", "start", "/nowhere/t"]), 1);
     assert!(error.contains("/nowhere/t"), "{error}");

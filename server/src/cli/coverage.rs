@@ -180,6 +180,7 @@ impl Coverages {
                 .and_then(|report| file.write_all(json_of(&report).as_bytes()));
             if let Err(error) = written {
                 error!("--coverage {}: {error}", path.display());
+                crate::outputs::lost();
             }
         }
     }

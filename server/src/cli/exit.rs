@@ -45,7 +45,7 @@ impl From<Exit> for ExitCode {
 pub const HELP: &str = "\
 Exit codes:
   0  done; serve: stopped by SIGINT or SIGTERM
-  1  could not start, or a check failed (the message names the cause)
+  1  could not start, a check failed, or an output could not be written (the message names the cause)
   2  the command line is wrong, or a file that it names (--faults)
   3  serve: a device died; the log has its last state
   4  ctl, probe: nobody answers on the socket

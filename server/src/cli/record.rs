@@ -9,6 +9,7 @@ use clap::Args;
 use super::size;
 use crate::control::protocol::MIN_RECORDING;
 use crate::function::Config;
+use crate::outputs;
 use crate::policy::timing::Speed;
 use crate::record::{Header, Journal, Payload};
 
@@ -83,8 +84,7 @@ pub fn open(option: &str, path: &Path, devices: usize) -> Result<Vec<(PathBuf, F
     (0..devices)
         .map(|n| {
             let path = numbered(path, n, devices);
-            let file = File::create(&path)
-                .map_err(|error| format!("--{option} {}: {error}", path.display()))?;
+            let file = outputs::create(&format!("--{option}"), &path)?;
             Ok((path, file))
         })
         .collect()

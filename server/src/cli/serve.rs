@@ -37,6 +37,7 @@ use crate::observe::metrics::{self, Counter, Engines};
 use crate::observe::narrate::Narrator;
 use crate::observe::report::{Account, Detail};
 use crate::observe::sanitize::{self, Findings};
+use crate::outputs;
 use crate::record::{Header, Recorded};
 use crate::vfio::Listener;
 
@@ -343,6 +344,8 @@ impl ServeArgs {
         });
         let over_budget = around.finish();
         match outcome {
+            // It comes first: what is not there cannot have said that no batch was slow.
+            Ok(Outcome::Stopped) if outputs::any_lost() => Exit::Failed,
             Ok(Outcome::Stopped) if over_budget => Exit::OverBudget,
             Ok(Outcome::Stopped) => Exit::Ok,
             Ok(Outcome::RuleBroken) => Exit::RuleBroken,

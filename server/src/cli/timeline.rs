@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::size;
 use crate::observe::timeline::Options;
+use crate::outputs;
 
 /// Smallest limit that leaves room for anything but the end.
 const MIN_LIMIT: u64 = 1 << 20;
@@ -48,9 +49,7 @@ impl TimelineArgs {
         let Some(path) = &self.timeline else {
             return Ok(None);
         };
-        File::create(path)
-            .map(Some)
-            .map_err(|error| format!("--timeline {}: {error}", path.display()))
+        outputs::create("--timeline", path).map(Some)
     }
 
     /// How every time line of this process is made.

@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 
 use super::device::DeviceSpec;
 use crate::observe::budget::{Budget, Percent};
+use crate::outputs;
 use crate::policy::Timing;
 use crate::policy::fault::risk::Clock;
 use crate::policy::timing::Speed;
@@ -72,8 +73,7 @@ impl TimingArgs {
         let file = match &self.budget {
             None => None,
             Some(path) => {
-                let file = File::create(path)
-                    .map_err(|error| format!("--budget {}: {error}", path.display()))?;
+                let file = outputs::create("--budget", path)?;
                 Some((path.clone(), file))
             }
         };
@@ -117,6 +117,7 @@ impl Budgets {
             let text = format!("{:#}\n", serde_json::Value::from(all));
             if let Err(error) = file.write_all(text.as_bytes()) {
                 error!("--budget {}: {error}", path.display());
+                outputs::lost();
             }
         }
         self.books.iter().any(|(_, budget)| budget.is_exceeded())

@@ -13,6 +13,7 @@ use super::timeline::{Drawn, Timeline, words};
 use crate::observe::log::Log;
 use crate::observe::render;
 use crate::observe::report::{Detail, DeviceReport, Wait};
+use crate::outputs;
 use crate::policy::Notify;
 use crate::policy::fault::Order;
 use crate::record::entry::End;
@@ -182,6 +183,7 @@ impl Operator {
     }
 
     fn start_timeline(&self, file: File) -> Result<String, String> {
+        outputs::regular(&file)?;
         self.timeline.start(file)?;
         for (device, drawn) in self.devices.iter().zip(&self.drawn) {
             let (timeline, drawn) = (Arc::clone(&self.timeline), drawn.clone());
@@ -221,6 +223,7 @@ impl Operator {
         limit: u64,
         payload: Payload,
     ) -> Result<String, String> {
+        outputs::regular(&file)?;
         let device = self.one(id)?;
         let id = device.routing_id();
         let headers = self.devices.iter().zip(&self.headers);
@@ -234,7 +237,7 @@ impl Operator {
         let mut file = Some(file);
         let mut start = || {
             let file = file.take().ok_or("the file is used already")?;
-            // What was in it goes only now that it is certain to be replaced. A pipe has nothing.
+            // What was in it goes only now that it is certain to be replaced.
             let _ = file.set_len(0);
             Journal::start(file, &header, limit, &format!("of nd{id}"))
                 .map_err(|error| format!("the recording cannot be written: {error}"))

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::observe::render;
 use crate::observe::report::DeviceReport;
+use crate::outputs;
 
 /// Why a directory is no place for reports.
 #[derive(Debug, thiserror::Error)]
@@ -199,6 +200,7 @@ impl Reporter {
             && thread.join().is_err()
         {
             tracing::error!("--report: the thread that writes it died; what is there may be old");
+            outputs::lost();
         }
     }
 }
@@ -243,6 +245,7 @@ fn work(directory: &ReportDir, shared: &Shared) {
         if let Some((name, errno)) = failed {
             let directory = directory.path.display();
             tracing::error!("--report: {directory}/{name} cannot be written: {errno}");
+            outputs::lost();
         }
         if finished {
             return;

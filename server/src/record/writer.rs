@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::entry::{End, Entry};
 use super::file::{BLOCK, BlockWriter};
+use crate::outputs;
 
 /// Unpacked bytes that may wait for the writer.
 pub const MAX_BACKLOG: usize = 32 << 20;
@@ -183,6 +184,9 @@ impl Buffer {
                 "good up to {written} bytes, where the file could no longer be written: {error}"
             )),
         };
+        if result.is_err() || end == End::Slow {
+            outputs::lost();
+        }
         match (result, end) {
             (Err(error), _) => tracing::error!(
                 device,

@@ -13,6 +13,7 @@ use super::channel::{Batch, Bell, CAPACITY, Channel, Stamped};
 use super::encode::Encoder;
 use super::proto::{self, ClockSnapshot, Data, TracePacket, clock};
 use crate::observe::event::{Event, Interest, Observer};
+use crate::outputs;
 
 /// What gathers before it is looked at again: a wake-up per event would cost more than the event.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -263,6 +264,7 @@ impl<W: Write> Writer<W> {
             ),
             (_, Some(error)) => {
                 tracing::error!("the time line ends: its file cannot be written: {error}");
+                outputs::lost();
             }
             (false, None) => {}
         }

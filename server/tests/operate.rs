@@ -227,6 +227,28 @@ fn get(mut stream: impl Read + Write, request: &str) -> (String, String) {
 
 const GET: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
+/// Silent clients hold their places until others come, not until their time is over.
+#[test]
+fn silent_scrapers_keep_out_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("metrics");
+    let address = format!("unix:{}", socket.display());
+    let _served = Served::start(&["--metrics", &address]);
+    let start = std::time::Instant::now();
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.extend((0..40).map(|_| UnixStream::connect(&socket).unwrap()));
+        let (head, _) = get(UnixStream::connect(&socket).unwrap(), GET);
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    }
+    // With places that are only given up in time, each round waits for seconds.
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
 #[test]
 fn metrics_tell_what_each_engine_did() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
 //! The metrics endpoint: `OpenMetrics` text over HTTP, on loopback or a unix socket.
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tracing::{debug, warn};
 
 use super::device::Device;
@@ -21,8 +22,10 @@ use crate::observe::metrics::{EngineCounters, Engines, LATENCY_BOUNDS};
 use crate::observe::report::{Detail, DeviceReport};
 use crate::vfio::Listener;
 
-/// Scrapers served at a time; the others wait in the listen backlog.
-pub const MAX_CLIENTS: usize = 4;
+/// Scrapers at a time. One more, and the oldest is let go: it has had its chance, and silent ones must keep out nobody.
+pub const MAX_CLIENTS: usize = 16;
+/// Pages made at a time: each asks every device.
+const MAX_PAGES: usize = 4;
 /// How long a device may take for its part; without an answer it is down.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -145,25 +148,36 @@ pub fn serve(endpoint: &Endpoint, measured: Measured) -> std::io::Result<()> {
 }
 
 async fn scrapes(endpoint: Accepting, measured: Measured) {
-    let slots = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let pages = Arc::new(Semaphore::new(MAX_PAGES));
+    // Whoever is dropped here has to go; those that are done have dropped the other end.
+    let mut clients: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
-        // The semaphore is never closed.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
         match endpoint.accept().await {
             Ok(stream) => {
-                let measured = measured.clone();
+                clients.retain(|client| !client.is_closed());
+                if clients.len() >= MAX_CLIENTS {
+                    debug!("a silent metrics client makes room for the next");
+                    clients.pop_front();
+                }
+                let (stay, go) = oneshot::channel();
+                clients.push_back(stay);
+                let (measured, pages) = (measured.clone(), Arc::clone(&pages));
                 tokio::spawn(async move {
                     let make = || async move {
+                        // The semaphore is never closed.
+                        let _turn = pages.acquire().await;
                         tokio::task::spawn_blocking(move || page(&measured))
                             .await
                             .map_err(|error| error.to_string())?
                     };
-                    if let Err(error) = http::answer(stream, PAGE, make).await {
-                        debug!("metrics client: {error}");
+                    tokio::select! {
+                        result = http::answer(stream, PAGE, make) => {
+                            if let Err(error) = result {
+                                debug!("metrics client: {error}");
+                            }
+                        }
+                        _ = go => {}
                     }
-                    drop(slot);
                 });
             }
             Err(error) => {

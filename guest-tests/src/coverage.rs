@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::artifacts;
 use crate::guest_line::Verdict;
+use crate::outcome::{Failure, Finding, verdict};
 use crate::report::Report;
 
 /// Prefix of scenarios that fail on purpose, or only make sense behind one that failed; they are not part of `all`.
@@ -58,6 +59,12 @@ pub fn shortfalls(asked: &[String], devices: u8, report: &Report) -> Vec<String>
         }
     }
     short
+}
+
+/// A run that was asked to test something and in which nothing passed proves nothing, even if nothing failed.
+pub fn nothing_passed(report: &Report) -> Option<Finding> {
+    (verdict(&report.findings).is_none() && report.count(Verdict::Pass) == 0)
+        .then(|| Finding::new(Failure::Scenario, "no scenario passed: nothing was tested"))
 }
 
 /// Scenarios that our own driver did not offer although its surroundings allow them: only a driver of others may lack

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::qemu::{Backing, Qemu};
 use crate::report::Report;
 use crate::supervise::Run;
-use crate::{initramfs, rundir};
+use crate::{coverage, initramfs, rundir};
 
 /// Everything that a run needs, checked beforehand.
 #[expect(
@@ -118,11 +118,14 @@ pub fn run(
     progress: &mut Progress,
     on_line: &mut dyn FnMut(&GuestLine),
 ) -> Result<Report> {
-    if lane.known.is_empty() {
-        boot(lane, progress, on_line)
-    } else {
-        known::run(lane, progress, on_line)
+    if !lane.known.is_empty() {
+        return known::run(lane, progress, on_line);
     }
+    let mut report = boot(lane, progress, on_line)?;
+    if lane.scenarios.trim() != "none" {
+        report.findings.extend(coverage::nothing_passed(&report));
+    }
+    Ok(report)
 }
 
 /// One boot with the scenarios of a lane.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use neuron_protocol::generation::{Platform, Product};
+use neuron_protocol::generation::{Platform, Product, VENDOR_ID};
 
 use crate::accel::{self, Choice};
 use crate::known::Known;
@@ -92,11 +92,7 @@ pub struct GuestOptions {
 }
 
 impl GuestOptions {
-    /// Checks everything that can be checked before a boot.
-    ///
-    /// # Errors
-    /// The first thing that is wrong, with its remedy.
-    pub fn lane(&self, progress: &mut Progress) -> Result<Lane> {
+    fn check_texts(&self) -> Result<()> {
         for (option, text) in [
             ("--driver-args", &self.driver_args),
             ("--append", &self.append),
@@ -106,6 +102,15 @@ impl GuestOptions {
                 bail!("{option}: quotes and line ends cannot be passed on the kernel command line");
             }
         }
+        Ok(())
+    }
+
+    /// Checks everything that can be checked before a boot.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its remedy.
+    pub fn lane(&self, progress: &mut Progress) -> Result<Lane> {
+        self.check_texts()?;
         let report = self
             .report
             .as_deref()
@@ -155,6 +160,7 @@ impl GuestOptions {
             let module = Module::open(&path)?;
             (path, module)
         };
+        check_product(&driver, &module, self.product)?;
         let asked = coverage::asked(&self.scenario, &names);
         let known = Known::of(known, module.version.as_deref(), &asked);
         module.check_parameters(&self.driver_args)?;
@@ -199,6 +205,17 @@ impl GuestOptions {
             gdb: None,
         })
     }
+}
+
+/// The kernel would not bind a driver without the id, and the guest would be waited for in vain.
+fn check_product(driver: &std::path::Path, module: &Module, product: Product) -> Result<()> {
+    let id = product.device_id();
+    ensure!(
+        module.pci_ids(VENDOR_ID).contains(&id),
+        "{}: the driver's PCI table has no {VENDOR_ID:04x}:{id:04x} ({product}): the kernel would not bind it",
+        driver.display()
+    );
+    Ok(())
 }
 
 /// Options of the server that name a file: it runs in the directory of the run's logs, and people name files from where they are.

@@ -3,8 +3,8 @@
 //! What the *device* must honour: [`descriptor`], [`registers`], [`generation`]. What the *driver* does with it:
 //! [`cycle`], [`ring`], [`marker`], [`budget`], [`ioctl`]. Both: [`mailbox`]. Nothing here does I/O, allocates, or knows which half it serves.
 //!
-//! Sources are named on each constant: "seed" is the public description of the ring cycle, "contract" the register-level
-//! contract read from the driver and checked by runs, "facts" the digest of public notes on driver 2.27.4.0, "udma" the
+//! Sources are named on each constant: "seed" is the description of the ring cycle that the project began with, "contract" the register-level
+//! contract read from the driver and checked by runs, "facts" the digest of notes on driver 2.27.4.0, "udma" the
 //! register facts of the DMA block.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -7,13 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-/// Device and inode of the regular files that this process has opened as outputs.
-static OPENED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+/// A regular file that this process has opened as an output.
+struct Opened {
+    /// Device and inode.
+    id: (u64, u64),
+    /// Until it is emptied.
+    handle: Option<File>,
+}
+
+static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
 /// An output was not written to its end.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Creates or empties the file that `option` names.
+/// Opens the file that `option` names, or makes it. What is in it stays until [`empty`]: the run may yet be refused.
 ///
 /// # Errors
 /// A sentence that names option, file and reason. Pipes and sockets are refused: their other end decides when a write
@@ -31,23 +38,37 @@ pub fn create(option: &str, path: &Path) -> Result<File, String> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-            let this = (stat.st_dev, stat.st_ino);
-            if opened.contains(&this) {
+            let id = (stat.st_dev, stat.st_ino);
+            if opened.iter().any(|other| other.id == id) {
                 return Err(refused("another option writes to the same file".to_owned()));
             }
-            opened.push(this);
+            let handle = file
+                .try_clone()
+                .map_err(|error| refused(error.to_string()))?;
+            opened.push(Opened {
+                id,
+                handle: Some(File::from(handle)),
+            });
         }
         // /dev/null and the like.
         FileType::CharacterDevice => {}
         _ => return Err(refused(PIPE.to_owned())),
     }
-    let file = File::from(file);
-    file.set_len(0)
-        .or_else(|error| match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Err(refused(error.to_string())),
-            _ => Ok(()),
-        })?;
-    Ok(file)
+    Ok(File::from(file))
+}
+
+/// Empties all that were opened: from now on nothing stands in the way of the run.
+///
+/// # Errors
+/// A file cannot be emptied.
+pub fn empty() -> std::io::Result<()> {
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    for output in opened.iter_mut() {
+        if let Some(file) = output.handle.take() {
+            file.set_len(0)?;
+        }
+    }
+    Ok(())
 }
 
 const PIPE: &str = "not a file; a pipe or socket could hold up the device: write to a file";
@@ -84,6 +105,8 @@ mod tests {
         let path = directory.path().join("a");
         std::fs::write(&path, "old").unwrap();
         drop(create("--a", &path).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        empty().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         let link = directory.path().join("b");
         std::os::unix::fs::symlink(&path, &link).unwrap();

@@ -276,7 +276,7 @@ fn a_device_slower_than_the_limit_has_an_exit_code_of_its_own() {
         "--budget",
         "/nonexistent/file",
     ]);
-    assert_eq!(code, 2);
+    assert_eq!(code, 1);
     assert!(stderr.contains("--budget /nonexistent/file"), "{stderr}");
 }
 
@@ -409,4 +409,9 @@ fn a_lost_output_is_no_success() {
         stderr.contains("another option writes to the same file"),
         "{stderr}"
     );
+    // What is refused leaves the last run's file alone.
+    std::fs::write(file, "the last run").unwrap();
+    let (code, _, stderr) = run(&["serve", "--socket", "/nowhere/s", "--record", file]);
+    assert_eq!(code, 1, "{stderr}");
+    assert_eq!(std::fs::read(file).unwrap(), b"the last run");
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::cell::Cell;
 use super::cli::now;
-use super::record::{Attempt, Made, nothing_passed};
+use super::record::{Attempt, Made};
 use crate::accel::{self, Choice};
 use crate::guest_line::GuestLine;
 use crate::options::GuestOptions;
@@ -187,7 +187,7 @@ impl Booter {
                 report,
             ));
         }
-        report.findings.extend(nothing_passed(report));
+        report.findings.extend(coverage::nothing_passed(report));
         report.findings.extend(
             wrong
                 .into_iter()

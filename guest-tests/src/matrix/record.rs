@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
 use crate::guest_line::Verdict;
-use crate::outcome::{Failure, Finding, verdict};
+use crate::outcome::{Failure, Finding};
 use crate::report::Report;
 
 /// Changed when an older launcher could misread the file.
@@ -355,10 +355,4 @@ impl Results {
         }
         Ok(results)
     }
-}
-
-/// Makes a report's verdict stricter: a run in which nothing passed proves nothing.
-pub fn nothing_passed(report: &Report) -> Option<Finding> {
-    (verdict(&report.findings).is_none() && report.count(Verdict::Pass) == 0)
-        .then(|| Finding::new(Failure::Scenario, "no scenario passed: nothing was tested"))
 }

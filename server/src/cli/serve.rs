@@ -219,7 +219,7 @@ impl ServeArgs {
         let clock = self.clock.clock();
         let plans = self.faults.plans(&specs, clock).map_err(usage)?;
         self.timing.check(clock).map_err(usage)?;
-        let budgets = self.timing.budgets().map_err(usage)?;
+        let budgets = self.timing.budgets().map_err(failed)?;
         let coverages = self.coverage.open(specs.len()).map_err(failed)?;
         let recordings = self.record.open(specs.len()).map_err(failed)?;
         let place = &self.device.place;
@@ -241,6 +241,8 @@ impl ServeArgs {
         // Like everything that is opened: before the rights to do so are gone.
         let timeline = self.timeline.open().map_err(failed)?;
         let metrics = self.metrics.bind().map_err(failed)?;
+        outputs::empty()
+            .map_err(|error| failed(format!("an output cannot be emptied: {error}")))?;
         let resident = Arc::new(Resident::open());
         // Before the first thread, so that all of them are confined.
         let files = listeners

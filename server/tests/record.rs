@@ -291,3 +291,93 @@ fn a_page_needs_nothing_else() {
         assert!(html.len() < 1 << 20);
     }
 }
+
+/// From memory with a file to memory without one, with payload left out: what the client is asked to write is then known by
+/// its length alone.
+#[test]
+fn left_out_payload_that_leaves_by_message_is_no_difference() {
+    use neuron_protocol::cycle::QueueLocation;
+    use neuron_protocol::descriptor::{Barrier, RxDescriptor, TxDescriptor};
+    use neuron_protocol::generation::{Platform, Product};
+    use neuron_protocol::registers::{Direction, queue};
+    use neuron_protocol::ring::RingId;
+    use neuron_vfio_user::function::{Config, NeuronFunction};
+    use neuron_vfio_user::record::{Header, Journal, Payload, Recorded};
+    use neuron_vfio_user::vfio::{DmaMap, DmaRequest, PciFunction, Protection};
+    use rustix::fs::MemfdFlags;
+    use zerocopy::IntoBytes;
+
+    const LENGTH: u32 = 4096;
+    for payload in [Payload::Full, Payload::None] {
+        let config = Config::new(Product::Trn2, Platform::Silicon);
+        let generation = Product::Trn2.generation();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r");
+        let header = Header::new(&config, payload);
+        let out = std::fs::File::create(&path).unwrap();
+        let journal = Journal::start(out, &header, u64::MAX, "test").unwrap();
+        let mut device = Recorded::new(NeuronFunction::new(config).unwrap(), Some(journal));
+        let file = rustix::fs::memfd_create("ram", MemfdFlags::CLOEXEC).unwrap();
+        let bytes: Vec<u8> = (0..LENGTH)
+            .map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1])
+            .collect();
+        let host = |address| generation.host_to_soc(address).unwrap();
+        let ring_id = RingId::INITIAL;
+        let (source, tx_ring, rx_ring, target) = (0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000);
+        let tx = TxDescriptor::copy(host(source), LENGTH, ring_id, Barrier::None).unwrap();
+        let rx = RxDescriptor::new(host(target), LENGTH, ring_id, Barrier::None).unwrap();
+        rustix::fs::ftruncate(&file, 1 << 20).unwrap();
+        for (at, what) in [
+            (source, bytes.as_slice()),
+            (tx_ring, tx.as_bytes()),
+            (rx_ring, rx.as_bytes()),
+        ] {
+            rustix::io::pwrite(&file, what, at).unwrap();
+        }
+        for (iova, file) in [(0, Some((file, 0))), (target, None)] {
+            let protection = Protection {
+                read: true,
+                write: true,
+            };
+            let map = DmaMap {
+                iova,
+                size: 1 << 20,
+                protection,
+                file,
+            };
+            device.dma_map(map).unwrap();
+        }
+        device.region_write(7, 4, &[6, 0]).unwrap();
+        let at = QueueLocation::new(generation, 0, 0).unwrap();
+        for (direction, ring) in [(Direction::S2m, rx_ring), (Direction::M2s, tx_ring)] {
+            let base = host(ring);
+            for (register, value) in [
+                (queue::DRBP_LOW, base & 0xffff_ffff),
+                (queue::DRBP_HIGH, base >> 32),
+                (queue::DRL, 64),
+                (queue::CFG, 0x3_0000),
+                (queue::DRTP_INC, 1),
+            ] {
+                let value = u32::try_from(value).unwrap().to_le_bytes();
+                let offset = u64::from(at.register(direction, register));
+                device.region_write(0, offset, &value).unwrap();
+            }
+        }
+        let mut written = Vec::new();
+        for _ in 0..20 {
+            device.run();
+            while let Some((id, request)) = device.next_dma() {
+                let DmaRequest::Write { iova, data } = request else {
+                    panic!("{request:?}")
+                };
+                assert_eq!(iova, target + written.len() as u64);
+                written.extend(data);
+                device.dma_reply(id, Ok(Vec::new()));
+            }
+        }
+        assert_eq!(written, bytes);
+        drop(device);
+        let replay = Replay::new(std::fs::read(&path).unwrap()).unwrap();
+        replay.run().unwrap();
+    }
+}

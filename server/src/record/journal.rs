@@ -68,6 +68,11 @@ impl Journal {
         }))
     }
 
+    /// What is kept of payload.
+    pub const fn payload(&self) -> Payload {
+        self.payload
+    }
+
     /// Entries are still taken.
     pub fn is_open(&self) -> bool {
         !self.ended.load(Ordering::Relaxed)

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::Payload;
+use super::content::SHORT;
 use super::entry::{Entry, Irqs, nanoseconds};
 use super::journal::{Journal, Witness};
 use crate::function::NeuronFunction;
@@ -181,6 +183,18 @@ fn of_irqs(irqs: &IrqSet) -> Entry {
     })
 }
 
+/// What the device asks of its client. Where payload is left out, a replay writes bytes that it made up, and only their
+/// number can be compared.
+pub fn of_request(request: Option<(u64, DmaRequest)>, payload: Payload) -> Entry {
+    Entry::Request(request.map(|(id, request)| match request {
+        DmaRequest::Write { iova, data } if payload == Payload::None && data.len() > SHORT => {
+            let data = vec![0; data.len()];
+            (id, DmaRequest::Write { iova, data })
+        }
+        other => (id, other),
+    }))
+}
+
 /// An answer to an order.
 pub fn of_answer(result: &Result<Posted, String>) -> Entry {
     Entry::Answer(match result {
@@ -276,8 +290,9 @@ impl PciFunction for Recorded {
 
     fn next_dma(&mut self) -> Option<(u64, DmaRequest)> {
         let input = self.input(|| Entry::NextDma);
+        let payload = self.journal.as_ref().map(|journal| journal.payload());
         self.call(input, NeuronFunction::next_dma, |request| {
-            Entry::Request(request.clone())
+            of_request(request.clone(), payload.unwrap_or_default())
         })
     }
 

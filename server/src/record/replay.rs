@@ -14,7 +14,7 @@ use super::entry::{Content, End, Entry, Irqs};
 use super::file::{FileError, Reader, Tail};
 use super::header::NoDevice;
 use super::journal::Journal;
-use super::recorded::{Recorded, of_answer, outcome};
+use super::recorded::{Recorded, of_answer, of_request, outcome};
 use super::script::{Counts, Judge, Layered, Script};
 use super::words::Words;
 use super::{Header, Payload};
@@ -327,7 +327,8 @@ impl Replay {
                     };
                     self.asked.insert(*id, len);
                 }
-                self.script.result(&Entry::Request(request), None);
+                self.script
+                    .result(&of_request(request, self.header.payload), None);
             }
             Entry::DmaReply { id, reply } => {
                 let Some(len) = self.asked.remove(id) else {

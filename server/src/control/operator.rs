@@ -107,12 +107,18 @@ impl Operator {
             (None, [only]) => Some(only),
             (None, _) => {
                 return Err(format!(
-                    "{} devices: say which with --device ID",
-                    self.devices.len()
+                    "{} devices: say which with --device ID ({})",
+                    self.devices.len(),
+                    self.ids()
                 ));
             }
         };
-        device.ok_or_else(|| "no device has that routing id".to_owned())
+        device.ok_or_else(|| format!("no device has that routing id: they are {}", self.ids()))
+    }
+
+    fn ids(&self) -> String {
+        let ids = self.devices.iter().map(|device| device.routing_id());
+        ids.map(|id| id.to_string()).collect::<Vec<_>>().join(", ")
     }
 
     fn notify(&self, id: Option<u8>, notify: Notify) -> Result<String, String> {

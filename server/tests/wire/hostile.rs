@@ -276,6 +276,19 @@ fn maps_that_cannot_be_are_refused() {
             "unmap {size:#x} at {iova:#x}"
         );
     }
+    for (iova, size) in [(0x1000, 0), (0, 0x1000), (0x1000, 0x1000)] {
+        let everything = Command::DmaUnmap(wire::DmaUnmap {
+            argsz: 24.into(),
+            flags: wire::unmap_flags::ALL.into(),
+            iova: iova.into(),
+            size: size.into(),
+        });
+        assert_eq!(
+            peer.call(&everything).errno(),
+            22,
+            "unmap all with {size:#x} at {iova:#x}"
+        );
+    }
     // Half of the address space at a time, as some clients clear everything.
     assert_eq!(peer.call(&dma_unmap(0, 1 << 63)).errno(), 0);
     assert_eq!(peer.call(&dma_unmap(1 << 63, 1 << 63)).errno(), 0);

@@ -17,7 +17,7 @@ use neuron_vfio_user::memory::Unmapped;
 use neuron_vfio_user::observe::event::EventKind;
 use neuron_vfio_user::observe::report::{Account, Detail};
 use neuron_vfio_user::udma::{Fault, FaultKind};
-use neuron_vfio_user::vfio::{DmaMap, DmaRequest, DmaUnmap, PciFunction};
+use neuron_vfio_user::vfio::{DmaMap, DmaRequest, DmaUnmap, PciFunction, Protection};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
@@ -207,6 +207,52 @@ fn dma_past_the_end_of_a_short_file_fails_cleanly() {
                 "{events:?}"
             );
         });
+    }
+}
+
+/// Memory that the client mapped for one direction only is not touched in the other: with a file behind it the kernel would
+/// end the process, and without one the client would be asked for what it has forbidden.
+#[test]
+fn a_mapping_for_one_direction_refuses_the_other() {
+    const ONE_WAY: u64 = 0x4000_0000;
+    for (read, with_file) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (rig, mut device) = Rig::new(Product::Trn2, Platform::Silicon).driver();
+        let file = memfd(4096);
+        rustix::io::pwrite(&file, &[7; 64], 0).unwrap();
+        let protection = Protection { read, write: !read };
+        rig.with(|rig| {
+            rig.function.dma_map(DmaMap {
+                iova: ONE_WAY,
+                size: 4096,
+                protection,
+                file: with_file.then(|| (file.try_clone().unwrap(), 0)),
+            })
+        })
+        .unwrap();
+        let at = rig.with(|rig| rig.host(ONE_WAY));
+        let (from, to) = if read { (HBM, at) } else { (at, HBM) };
+        let mut pair = queue(&mut device, 0, 0, 64);
+        pair.stage(&mut device, from, to, 64, Barrier::None)
+            .unwrap();
+        pair.trigger(&mut device, 1, 1).unwrap();
+        rig.with(|rig| {
+            rig.function.run();
+            assert!(rig.function.next_dma().is_none(), "the client is asked");
+            let events = rig.log.take();
+            assert!(
+                events.iter().any(|event| matches!(
+                    event,
+                    EventKind::Abort(Fault {
+                        kind: FaultKind::Data(Unmapped::Protected(ONE_WAY)),
+                        ..
+                    })
+                )),
+                "{events:?}"
+            );
+        });
+        let mut content = [0; 64];
+        rustix::io::pread(&file, &mut content, 0).unwrap();
+        assert_eq!(content, [7; 64]);
     }
 }
 

@@ -319,6 +319,16 @@ fn access_at_the_end_of_a_region() {
     }
     let reply = peer.call(&read(BAR0, 0, (1 << 20) + 1));
     assert_eq!(reply.errno(), Errno::TOOBIG.raw_os_error());
+    // A client that named a smaller limit is held to it.
+    drop(peer);
+    served.wait_disconnected();
+    let mut peer = served.raw();
+    peer.version(b"{\"capabilities\":{\"max_data_xfer_size\":4096}}\0");
+    for (count, errno) in [(4096, 0), (4097, Errno::TOOBIG.raw_os_error())] {
+        let data = vec![0x5a; usize::try_from(count).unwrap()];
+        assert_eq!(peer.call(&read(BAR0, 0, count)).errno(), errno, "{count}");
+        assert_eq!(peer.call(&write(BAR0, 0, &data)).errno(), errno, "{count}");
+    }
     for absent in [1, 6, 8, 9, u32::MAX] {
         assert_eq!(
             peer.call(&read(absent, 0, 0)).errno(),
